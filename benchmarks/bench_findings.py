@@ -46,7 +46,7 @@ from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes import fleet
 from tests.fakes.clock import FakeClock
 
-CLUSTERS, ROUNDS, LOST_SHARE = 50, 4, 0.001
+CLUSTERS, ROUNDS, LOST_SHARE = 50, 3, 0.001
 STALE_AFTER_SECONDS = 120
 BATCHES_PER_WRITE = 1000
 

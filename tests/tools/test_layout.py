@@ -9,6 +9,7 @@ TESTS = ROOT / "tests"
 THROUGH_THE_PACKAGE = {
     "agent/collect": ("release single_pass state", "tests/agent/collect"),
     "agent/guests": ("guest", "tests/agent/guests"),
+    "bench": ("facts host_files measurements", "tests/bench"),
     "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
     "channels": ("output", "tests/channels"),
     "channels/qemu_agent": ("protocol", "tests/channels/qemu_agent"),
@@ -56,7 +57,7 @@ THROUGH_THE_PACKAGE = {
     "holders/libvirt": ("mapping", "tests/holders/libvirt"),
     "holders/processes": ("descriptors files placement records vfio", "tests/holders/processes"),
     "holders/slurm": ("fetch records", "tests/holders/slurm"),
-    "hub/findings": ("failures gatherer instant machine_inputs states status", "tests/hub/findings"),
+    "hub/findings": ("failures gatherer instant states status", "tests/hub/findings"),
     "hub/flush": ("quarantine", "tests/hub/flush"),
     "hub/imports": ("receiver request scrape_status", "tests/hub/imports"),
     "hub/liveness": ("states", "tests/hub/liveness"),

@@ -8,6 +8,7 @@ from gpufleet import __version__
 from gpufleet.cli.agent import agent_app
 from gpufleet.cli.allocation import allocation_app
 from gpufleet.cli.audit import audit
+from gpufleet.cli.bench import bench_app
 from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.cluster_agent import cluster_agent
 from gpufleet.cli.config import config_app
@@ -56,6 +57,7 @@ GROUPS = {
     "dashboard": dashboard_app,
     "rules": rules_app,
     "simulate": simulate_app,
+    "bench": bench_app,
 }
 """Commands with subcommands."""
 

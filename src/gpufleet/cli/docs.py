@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+from gpufleet.bench.document import benchmark_schema
 from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_dialects_reference, render_events_reference, render_metrics_reference
 from gpufleet.fleet.contract.reference import render_contract
@@ -26,6 +27,7 @@ def reference_pages() -> dict[str, str]:
         "rules.md": render_rules_reference(),
         "findings.md": render_findings_reference(simulations()),
         "../contract.md": render_contract(load_contract()),  # not a reference page: it is read before an installation
+        "benchmark.schema.json": json.dumps(benchmark_schema(), indent=2) + "\n",
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

@@ -1,0 +1,320 @@
+"""`gpufleet bench`: captures benchmark evidence of this machine, and compares captures."""
+
+import asyncio
+import enum
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpufleet.cli.options import Json, OptionError, Wide
+from gpufleet.cli.output import print_tables, write_json
+from gpufleet.cli.table import Layout, TextColumn, TextTable
+from gpufleet.model.errors import WireError
+from gpufleet.model.text import clean
+
+if TYPE_CHECKING:
+    from gpufleet.bench.compare import Comparison
+    from gpufleet.bench.document import BenchmarkDocument
+    from gpufleet.bench.factors import FactorMatrix
+
+FOLDER = Path("dist/benchmarks")
+MAX_REPEATS, MAX_LABELS = 100, 32
+"""As in `bench.document`, which is imported on use."""
+
+_LABEL = re.compile(r"([a-z][a-z0-9_.-]{0,62})=(.{1,128})")
+
+bench_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Capture benchmark evidence, and compare captures."
+)
+
+
+class BenchFormat(enum.StrEnum):
+    """Output format of a comparison."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "md"
+    HTML = "html"
+
+
+FormatOption = Annotated[BenchFormat, typer.Option("--format", "-f", help="Output format.")]
+
+
+@bench_app.command()
+def capture(
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Name of the capture [default: host name].")] = "",
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="KEY=VALUE", help="Factor, for example hugepages=on; may be repeated."),
+    ] = None,
+    fio: Annotated[
+        Path | None, typer.Option("--fio", metavar="PATH", help="File or block device that fio reads. Never written.")
+    ] = None,
+    ib_peer: Annotated[
+        str | None,
+        typer.Option("--ib-peer", metavar="HOST", help="Host that runs the servers of ib_write_bw and ib_write_lat."),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", metavar="N", min=1, max=MAX_REPEATS, help="Repeats of each measurement.")
+    ] = 5,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the captures.")] = FOLDER,
+    json: Json = False,
+) -> None:
+    """Capture facts and measurements of this machine to a file.
+
+    The default is a probe that takes seconds. What cannot be measured is absent in the file, with its reason.
+    """
+    from gpufleet.bench.capture import CaptureRequest, CaptureTarget
+    from gpufleet.bench.capture import capture as run_capture
+    from gpufleet.bench.document import encode_benchmark
+    from gpufleet.bench.folder import prepare_folder, write_capture
+    from gpufleet.channels.local import LocalExec, LocalFiles
+    from gpufleet.runtime import SystemClock
+
+    request = CaptureRequest(
+        name=_check_name(name),
+        labels=_parse_labels(label or []),
+        repeats=repeat,
+        fio_path=_check_fio(fio),
+        ib_peer=_check_peer(ib_peer),
+    )
+    prepare_folder(out)
+    start = time.monotonic()
+
+    def progress(text: str) -> None:
+        print(f"gpufleet: {time.monotonic() - start:5.1f} s  {clean(text)}", file=sys.stderr)
+
+    target = CaptureTarget(files=LocalFiles(), commands=LocalExec())
+    document = asyncio.run(run_capture(target, request, SystemClock(), progress))
+    path = write_capture(out, document)
+    print(f"gpufleet: {clean(str(path))}", file=sys.stderr)
+    if json:
+        write_json(encode_benchmark(document))
+    else:
+        print_tables(_capture_tables(document))
+
+
+@bench_app.command()
+def compare(
+    files: Annotated[list[Path], typer.Argument(metavar="A B...", help="Captures; A is the baseline.")],
+    format: FormatOption = BenchFormat.TABLE,  # noqa: A002
+    json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Compare captures with the first: medians, confidence intervals, and what else differs."""
+    from gpufleet.bench.compare import compare as compare_captures
+    from gpufleet.bench.folder import read_capture
+
+    if len(files) < 2:
+        raise OptionError("A B...", "give at least two captures")
+    comparison = compare_captures([read_capture(path) for path in files])
+    if json or format is BenchFormat.JSON:
+        _write_record(comparison)
+    elif format is BenchFormat.TABLE:
+        print_tables((*_comparison_tables(comparison), *comparison.notes), Layout(wide=wide))
+    else:
+        from gpufleet.bench.html_page import comparison_html
+        from gpufleet.bench.markdown import comparison_markdown
+
+        render = comparison_html if format is BenchFormat.HTML else comparison_markdown
+        sys.stdout.write(render(comparison))
+
+
+@bench_app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of captures.")] = FOLDER,
+    format: FormatOption = BenchFormat.TABLE,  # noqa: A002
+    json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Show the captures of a folder as a matrix over machines and labels.
+
+    Captures of one machine with the same labels are pooled. Unusable files are named; the exit code is then 1.
+    """
+    from gpufleet.bench.factors import factor_matrix
+    from gpufleet.bench.folder import read_folder
+
+    captures, problems = read_folder(folder)
+    matrix = factor_matrix(captures, problems)
+    if json or format is BenchFormat.JSON:
+        _write_record(matrix)
+    elif format is BenchFormat.TABLE:
+        print_tables((*_matrix_tables(matrix), *matrix.notes), Layout(wide=wide))
+    else:
+        from gpufleet.bench.html_page import matrix_html
+        from gpufleet.bench.markdown import matrix_markdown
+
+        sys.stdout.write((matrix_html if format is BenchFormat.HTML else matrix_markdown)(matrix))
+    if problems:
+        raise typer.Exit(1)
+
+
+def _write_record(record: "Comparison | FactorMatrix") -> None:
+    import msgspec
+
+    write_json(msgspec.json.format(msgspec.json.encode(record), indent=2))
+
+
+def _check_name(name: str) -> str:
+    if len(name) > 128 or clean(name) != name:
+        raise OptionError("--name", "must have at most 128 printable characters")
+    return name
+
+
+def _parse_labels(texts: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        found = _LABEL.fullmatch(text)
+        if found is None or clean(text) != text:
+            raise OptionError("--label", f"{clean(text)!r} is not a label such as hugepages=on")
+        if found[1] in labels:
+            raise OptionError("--label", f"{found[1]} is given twice")
+        labels[found[1]] = found[2]
+    if len(labels) > MAX_LABELS:
+        raise OptionError("--label", f"at most {MAX_LABELS} labels")
+    return labels
+
+
+def _check_fio(path: Path | None) -> str | None:
+    from gpufleet.bench.fio import check_path
+
+    if path is None:
+        return None
+    absolute = str(path.absolute())
+    try:
+        check_path(absolute)
+    except WireError as error:
+        raise OptionError("--fio", error.reason) from error
+    return absolute
+
+
+def _check_peer(peer: str | None) -> str | None:
+    from gpufleet.bench.perftest import check_peer
+
+    if peer is None:
+        return None
+    try:
+        check_peer(peer)
+    except WireError as error:
+        raise OptionError("--ib-peer", error.reason) from error
+    return peer
+
+
+def _capture_tables(document: "BenchmarkDocument") -> list[TextTable]:
+    from gpufleet.bench.markdown import shown_fact, shown_statistics
+
+    facts = [
+        (one.name, one.subject, shown_fact(one), "" if one.absent is None else f"{one.absent}: {one.detail}")
+        for one in document.facts
+    ]
+    measurements = [
+        (
+            one.name,
+            shown_statistics(one.statistics, one.unit),
+            str(one.failed or ""),
+            "" if one.absent is None else f"{one.absent}: {one.detail}",
+        )
+        for one in document.measurements
+    ]
+    reason = TextColumn("absent", wrap=True)
+    return [
+        TextTable(
+            (TextColumn("fact"), TextColumn("subject", rank=2), TextColumn("value", wrap=True), reason), facts, "facts"
+        ),
+        TextTable(
+            (TextColumn("measurement"), TextColumn("median (range)"), TextColumn("failed", rank=1, right=True), reason),
+            measurements,
+            "measurements",
+        ),
+    ]
+
+
+def _comparison_tables(comparison: "Comparison") -> list[TextTable]:
+    from gpufleet.bench.markdown import labels_text, shown_difference, shown_statistics, shown_verdict
+
+    captures = [
+        (one.letter, one.name, one.machine, one.source, labels_text(one.labels), one.started_at, one.file)
+        for one in comparison.captures
+    ]
+    rows = [
+        (
+            one.name,
+            shown_statistics(one.baseline, one.unit),
+            one.letter,
+            shown_statistics(one.other, one.unit),
+            shown_difference(one),
+            shown_verdict(one),
+        )
+        for one in comparison.measurements
+    ]
+    letters = [one.letter for one in comparison.captures]
+    facts = [(one.name, *(one.values[letter] for letter in letters)) for one in comparison.differences]
+    return [
+        TextTable(
+            (
+                TextColumn("capture"),
+                TextColumn("name", cut=True),
+                TextColumn("machine", cut=True),
+                TextColumn("source", rank=1),
+                TextColumn("labels", wrap=True),
+                TextColumn("started", rank=2),
+                TextColumn("file", rank=3),
+            ),
+            captures,
+            "captures",
+        ),
+        TextTable(
+            (
+                TextColumn("measurement"),
+                TextColumn("A", wrap=True),
+                TextColumn("capture"),
+                TextColumn("value", wrap=True),
+                TextColumn("difference to A", wrap=True),
+                TextColumn("verdict", wrap=True),
+            ),
+            rows,
+            "measurements",
+        ),
+        TextTable(
+            (TextColumn("differing fact"), *(TextColumn(letter, wrap=True) for letter in letters)),
+            facts,
+            "other differences",
+        ),
+    ]
+
+
+def _matrix_tables(matrix: "FactorMatrix") -> list[TextTable]:
+    from gpufleet.bench.markdown import shown_cell
+
+    numbers = [str(number) for number in range(1, len(matrix.combinations) + 1)]
+    combinations = [
+        (number, *values, str(len(files)))
+        for number, values, files in zip(numbers, matrix.combinations, matrix.captures, strict=True)
+    ]
+    rows = [
+        (one.name, one.tool_version, *(shown_cell(cell, one.unit) for cell in one.cells)) for one in matrix.measurements
+    ]
+    return [
+        TextTable(
+            (
+                TextColumn("column"),
+                *(TextColumn(factor, wrap=True) for factor in matrix.factors),
+                TextColumn("captures", right=True),
+            ),
+            combinations,
+            "captures",
+        ),
+        TextTable(
+            (
+                TextColumn("measurement"),
+                TextColumn("tool version", rank=1),
+                *(TextColumn(number, wrap=True) for number in numbers),
+            ),
+            rows,
+            "measurements",
+        ),
+    ]

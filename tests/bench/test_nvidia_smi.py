@@ -1,0 +1,80 @@
+"""Latency of nvidia-smi, its failures, and the facts that it reports."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.bench.facts import FactList
+from gpufleet.bench.measurements import MeasurementList
+from gpufleet.bench.nvidia_smi import busy_gpus, probe_nvidia_smi
+from gpufleet.bench.runner import CommandRunner
+from gpufleet.channels.local import LocalExec
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.runtime import SystemClock
+from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, scenario_of_capture
+
+H200 = "capture-h200__590.48.01.txt"
+PLAIN = "| NVIDIA-SMI 590.48.01   Driver Version: 590.48.01   CUDA Version: 13.1 |\n"
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> FakeNvidiaSmi:
+    return FakeNvidiaSmi(tmp_path, **scenario_of_capture(H200, "idle"), other=PLAIN)
+
+
+async def probe(smi: FakeNvidiaSmi, repeats: int = 2) -> tuple[Absent | None, FactList, MeasurementList]:
+    facts, measurements = FactList(), MeasurementList()
+    runner = CommandRunner(LocalExec(environment=smi.environment), SystemClock())
+    return await probe_nvidia_smi(runner, repeats, facts, measurements), facts, measurements
+
+
+async def test_first_and_later_calls_are_measured(smi: FakeNvidiaSmi) -> None:
+    failure, facts, measurements = await probe(smi, repeats=3)
+    cold, warm = measurements.measurements()
+    assert failure is None
+    assert (len(cold.values), len(warm.values)) == (1, 3)
+    assert min(cold.values + warm.values) > 0
+    assert smi.calls[:4] == [""] * 4
+    assert [facts.value(name) for name in ("nvidia_gpus", "nvidia_driver_version", "nvidia_cuda_version")] == [
+        1, "590.48.01", "13.1",
+    ]  # fmt: skip
+
+
+async def test_properties_of_a_gpu_are_facts(smi: FakeNvidiaSmi) -> None:
+    _, facts, _ = await probe(smi)
+    (row,) = smi.scenario["rows"]
+    found = {fact.name: fact for fact in facts.facts if fact.subject}
+    assert found["gpu_persistence_mode"].value == row["persistence_mode"]
+    assert found["gpu_power_limit_watts"].value == float(row["power.limit"].removesuffix(" W"))
+    assert found["gpu_sm_clock_max_hertz"].value == float(row["clocks.max.sm"].removesuffix(" MHz")) * 1e6
+
+
+async def test_failed_call_has_the_exit_code_and_message(smi: FakeNvidiaSmi) -> None:
+    message = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    smi.fault("*", stdout=message, code=9)
+    failure, facts, measurements = await probe(smi)
+    assert failure is not None
+    assert failure.reason is Reason.NO_DRIVER
+    assert message in failure.detail
+    assert facts.value("nvidia_smi_exit_code") == 9
+    assert [(one.absent, one.values) for one in measurements.measurements()] == [(Reason.NO_DRIVER, ())] * 2
+    assert len(smi.calls) == 1
+
+
+async def test_forged_output_costs_its_own_facts_only(smi: FakeNvidiaSmi) -> None:
+    smi.fault("list", stdout="GPU 0: \x1b[2J forged\n" * 1000)
+    smi.fault("table", stdout='{"driver_version": "1"}')
+    failure, facts, measurements = await probe(smi)
+    assert failure is None
+    absent = {fact.name: fact.absent for fact in facts.facts if fact.absent}
+    assert set(absent) == {"nvidia_gpus", "nvidia_driver_version"}
+    assert facts.value("nvidia_cuda_version") == "13.1"
+    assert len(measurements.measurements()[1].values) == 2
+
+
+async def test_gpus_with_processes_are_busy(smi: FakeNvidiaSmi) -> None:
+    runner = CommandRunner(LocalExec(environment=smi.environment), SystemClock())
+    smi.write(apps="")
+    assert await busy_gpus(runner) is None
+    smi.write(apps="4242\n")
+    assert isinstance(await busy_gpus(runner), Absent)
