@@ -13,7 +13,7 @@ from gpufleet.model.holdings import (
     Owner,
     Share,
 )
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Aggregate, Device, Host, ProcessReport, Snapshot
 from gpufleet.model.view import Side, ViewKind
@@ -62,6 +62,7 @@ def gpu(
     holders: DeviceHolders | None = None,
     processes: tuple[ProcessReport, ...] | None = None,
     name: str = "NVIDIA H200",
+    dimensions: tuple[DimReading, ...] = (),
 ) -> Device:
     return Device(
         key=f"gpu/GPU-{number:08x}-0000",
@@ -72,9 +73,34 @@ def gpu(
         index=number,
         name=name,
         readings=found,
+        dimensions=dimensions,
         holders=holders,
         processes=processes,
     )
+
+
+def linked(active: int = 18, width: int = 16, **values: Value | Reason | None) -> dict[str, Reading]:
+    """Return the readings of the links of a GPU with 18 NVLinks to NVSwitches; `values` replace some."""
+    return readings(
+        **{
+            "gpu_pcie_link_generation": 5,
+            "gpu_pcie_link_width": width,
+            "gpu_pcie_link_generation_max": 5,
+            "gpu_pcie_link_width_max": 16,
+            "gpu_nvlinks": 18,
+            "gpu_nvlinks_active": active,
+            "gpu_nvswitch_links": active,
+            "gpu_fabric_state": "completed",
+            "gpu_fabric_health_status": "healthy",
+            **values,
+        }
+    )
+
+
+def nvlinks(*down: int, peers: int = 0) -> tuple[DimReading, ...]:
+    """Return the state of each of 18 NVLinks, and the number of those that end at a GPU."""
+    links = [DimReading(metric="gpu_nvlink_up", labels={"link": str(n)}, value=int(n not in down)) for n in range(18)]
+    return (*links, DimReading(metric="gpu_nvlink_peers", labels={"peer": "gpu"}, value=peers))
 
 
 def part(
@@ -125,9 +151,17 @@ def devices() -> tuple[Device, ...]:
             readings(**vgpu, gpu_utilization_ratio=Reason.NOT_SUPPORTED, vgpu_vm_id=OTHER_VM, vgpu_active=0),
         ),
         gpu(
-            0, h200(120, 0.93, 612.0), held(ALICE), (process(4100, 80 * GIB, sm=0.9), process(4101, 38 * GIB, sm=0.03))
+            0,
+            h200(120, 0.93, 612.0) | linked(active=16, gpu_fabric_clique="3"),
+            held(ALICE),
+            (process(4100, 80 * GIB, sm=0.9), process(4101, 38 * GIB, sm=0.03)),
+            dimensions=nvlinks(3, 11),
         ),
-        gpu(1, h200(60, Reason.NOT_IN_MIG_MODE, 300.0)),
+        gpu(
+            1,
+            h200(60, Reason.NOT_IN_MIG_MODE, 300.0)
+            | linked(width=8, gpu_nvlinks=Reason.NOT_SUPPORTED, gpu_nvlinks_active=None, gpu_nvswitch_links=None),
+        ),
         part(
             ViewKind.MIG,
             2,
@@ -193,6 +227,16 @@ def host() -> Host:
             dim("host_filesystem_available_bytes", 40 * GIB, mountpoint="/", device="/dev/sda", fstype="ext4"),
             dim("host_filesystem_size_bytes", 900 * GIB, mountpoint="/scratch", device="/dev/sdb", fstype="xfs"),
             dim("host_filesystem_available_bytes", 9 * GIB, mountpoint="/scratch", device="/dev/sdb", fstype="xfs"),
+        ),
+        pci=tuple(
+            PciFunction(
+                address=f"0000:{number + 16:02x}:00.0",
+                vendor=NVIDIA_VENDOR,
+                device=0x2335,
+                class_code=0x030200,
+                numa_node=number // 2 if number < 3 else None,
+            )
+            for number in range(4)
         ),
     )
 

@@ -188,7 +188,7 @@ async def test_pause_stops_polling() -> None:
 
 async def test_hostile_texts_are_not_drawn() -> None:
     async with terminal(FakeSource(with_hostile_texts(node_snapshot())), (200, 50)) as top:
-        for key in "12345":
+        for key in "123456":
             await top.press(key)
             assert not CONTROLS & set("".join((*top.drawn, *top.header)))
 

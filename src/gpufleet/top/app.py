@@ -33,7 +33,7 @@ from gpufleet.top.screen import (
 from gpufleet.top.source import Playback, TopSource
 
 KEYS = (
-    ("1 2 3 4 5, Tab", "pages: overview, devices, processes, holders, sums"),
+    ("1 2 3 4 5 6, Tab", "overview devices processes holders sums topology"),
     ("Up Down PgUp PgDn Home End", "move"),
     ("s", "next sort order"),
     ("r", "reverse the order"),
@@ -48,7 +48,7 @@ KEYS = (
 )
 """Keys and their actions, as `?` lists them."""
 
-FOOTER = "? keys  1-5 page  s sort  f filter  / search  space pause  q quit"
+FOOTER = "? keys  1-6 page  s sort  f filter  / search  space pause  q quit"
 
 _STYLES = {
     "": RichStyle(),
@@ -256,7 +256,7 @@ class TopApp(App[None]):
         """Use the next sort order of the page."""
         if self.state.page in (BodyPage.OVERVIEW, BodyPage.DEVICES):
             self._change(device_sort=_next(tuple(DEVICE_SORTS), self.state.device_sort))
-        elif self.state.page is not BodyPage.SUMS:
+        elif self.state.page not in (BodyPage.SUMS, BodyPage.TOPOLOGY):
             self._change(process_sort=_next(tuple(PROCESS_SORTS), self.state.process_sort))
 
     def action_reverse(self) -> None:

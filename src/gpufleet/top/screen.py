@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,8 +23,18 @@ from gpufleet.top.history import UtilizationHistory
 from gpufleet.top.host import host_lines
 from gpufleet.top.lines import NOTHING, Line, Span, cell, fitted, joined
 from gpufleet.top.observation import Observation
-from gpufleet.top.rows import DeviceRow, ObservedRows, ProcessRow
+from gpufleet.top.rows import DeviceRow, NodeRows, ObservedRows, ProcessRow
 from gpufleet.top.summaries import SumRow, holder_groups, user_sums
+from gpufleet.top.topology import (
+    GpuLinks,
+    down_line,
+    gpu_links,
+    links_line,
+    numa_line,
+    part_line,
+    slot_order,
+    topology_head,
+)
 
 R = TypeVar("R", DeviceRow, ProcessRow, SumRow)
 
@@ -36,6 +47,7 @@ class BodyPage(enum.StrEnum):
     PROCESSES = "processes"
     HOLDERS = "holders"  # tree of holders, devices and processes
     SUMS = "sums"  # sums per user, and per holder
+    TOPOLOGY = "topology"  # NUMA node, PCIe link, NVLinks and fabric of each GPU
 
 
 class ViewState(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +207,8 @@ class _Body:
             return self._process_lines()
         if page is BodyPage.HOLDERS:
             return self._holder_lines()
+        if page is BodyPage.TOPOLOGY:
+            return self._topology_lines()
         if page is BodyPage.SUMS:
             users = self._sum_lines("users", user_sums(self._listed.processes))
             groups = holder_groups(self._listed)
@@ -216,13 +230,40 @@ class _Body:
             ordered = _sorted(one.devices, DEVICE_SORTS[state.device_sort], state)
             shown = [found for row in ordered if (found := _kept(row, state)) is not None]
             if headings and (shown or (one.node.state and not state.filter)):
-                lines.append(
-                    self._fixed((cell(one.node.name, style="title"), Span("  "), cell(one.node.state, style="bad")))
-                )
+                lines.append(self._node_heading(one))
             for row in shown:
                 lines += self._lines_of(row)
         head = self._fixed(_titled(device_head(self._width), state.device_sort, state))
         return [head, *(lines or [self._nothing("devices")])]
+
+    def _node_heading(self, rows: NodeRows) -> BodyLine:
+        return self._fixed((cell(rows.node.name, style="title"), Span("  "), cell(rows.node.state, style="bad")))
+
+    def _topology_lines(self) -> list[BodyLine]:
+        state = self._state
+        lines: list[BodyLine] = []
+        for one in self._listed.nodes:
+            links = gpu_links(one.node)
+            shown = [kept for row in one.devices if (kept := _kept(row, state)) is not None]
+            if shown and len(self._listed.nodes) > 1:
+                lines.append(self._node_heading(one))
+            gpus = [(links[row.key], row) for row in shown if row.key in links]
+            gpus.sort(key=lambda found: slot_order(found[0]), reverse=state.reverse)
+            is_known = any(found.numa_node is not None for found in links.values())
+            for numa, members in groupby(gpus, lambda found: found[0].numa_node):
+                lines += [self._fixed(numa_line(numa))] if is_known else []
+                for found, row in members:
+                    lines += self._links_of(row, found)
+            parts = [row for row in shown if row.key not in links]  # their GPU is not listed
+            lines += [BodyLine(partial(part_line, row), self._width, row) for row in parts]
+        head = self._fixed(_titled(topology_head(self._width), "index", state))
+        return [head, *(lines or [self._nothing("devices")])]
+
+    def _links_of(self, row: DeviceRow, links: GpuLinks) -> list[BodyLine]:
+        lines = [BodyLine(partial(links_line, row, links, self._width), self._width, row)]
+        if links.down:
+            lines.append(BodyLine(partial(down_line, links), self._width, row))
+        return [*lines, *(BodyLine(partial(part_line, part), self._width, part) for part in row.parts)]
 
     def _lines_of(self, row: DeviceRow, indent: int = 0) -> list[BodyLine]:
         """Return the lines of a GPU, of its vGPU host, and of its parts."""

@@ -286,7 +286,12 @@ def test_charts_draw_gaps_and_follow_the_range(visit: Visit) -> None:
     chart.locator("svg").focus()
     page.keyboard.press("Home")
     expect(chart.locator("tbody td").first).to_have_text("no measurement")
+    expect(chart.locator(".gap-text")).to_contain_text("No measurement")
+    page.keyboard.press("PageDown")
+    expect(chart.locator(".gap-text")).to_contain_text("the series does not state which")
     page.keyboard.press("End")
+    chart.locator("svg").hover(position={"x": 80, "y": 60})
+    expect(chart.locator(".gap-text")).to_contain_text("No measurement")
     with page.expect_response(lambda answer: "/series" in answer.url and "step=300s" in answer.url) as found:
         page.get_by_role("button", name="24 h").click()
     assert found.value.status == 200
@@ -397,9 +402,9 @@ def test_tenant_sees_findings_of_its_allocation(visit: Visit, hub: Hub) -> None:
 def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> None:
     page = visit.open(Role.OPERATOR)
     expect(page.get_by_role("region", name="Clusters")).to_contain_text(CLUSTER)
-    expect(page.get_by_role("region", name="Nodes").locator("tbody tr")).to_have_count(9)
+    expect(page.get_by_role("region", name="Nodes", exact=True).locator("tbody tr")).to_have_count(9)
     page.get_by_label("Node", exact=True).fill(FLEET.node(1, 1).name)
-    expect(page.get_by_role("region", name="Nodes").locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_role("region", name="Nodes", exact=True).locator("tbody tr")).to_have_count(1)
     page.get_by_role("button", name="Show GPUs, nodes: 1").click()
     expect(page.get_by_text("GPUs: 2, nodes: 1, as of")).to_be_visible()
     page.get_by_label("Colour GPUs by").select_option("temperature")
@@ -421,6 +426,47 @@ def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> No
     visit.go(f"#/gpus/{divided}", "GPU")
     row = page.locator("tr").filter(has_text="gpu_utilization_ratio")
     expect(row.locator(".absent")).to_have_text("not_in_mig_mode")
+
+
+def test_topology_shows_links_and_parts(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR)
+
+    def degrade(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        gpu = document["items"][0]["device"]
+        gpu["name"] = HOSTILE
+        gpu["readings"]["gpu_nvlinks_active"] = {"value": 17}
+        gpu["dimensions"] = [{"metric": "gpu_nvlink_up", "labels": {"link": "3"}, "value": 0}]
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/v1/gpus?machine=*", degrade)
+    visit.go(f"#/nodes/{FLEET.node(1, 1).name}", "Node")
+    picture = page.get_by_role("img", name="Topology of 2 GPUs")
+    expect(picture.locator(".link-degraded")).to_have_count(1)
+    expect(picture).to_contain_text("18 to NVSwitch")
+    page.get_by_text("Topology as a table").click()
+    rows = page.get_by_role("region", name="Topology", exact=True).locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="17 of 18 up; down: 3")).to_contain_text(SHOWN)
+    page.unroute("**/v1/gpus?machine=*")
+    visit.go(f"#/nodes/{FLEET.node(1, 4).name}", "Node")  # its GPUs are in MIG mode
+    expect(page.get_by_role("img", name="Topology of 2 GPUs")).to_contain_text("3g.71gb · 1/0")
+    assert page.locator("main script, main img").count() == 0
+
+
+def test_fleet_lists_the_highest_values(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR)
+    nodes = page.get_by_role("region", name="Top nodes").locator("tbody tr")
+    expect(nodes.first).to_contain_text("W")
+    page.get_by_label("Node", exact=True).fill(FLEET.node(1, 3).name)
+    expect(nodes).to_have_count(1)
+    page.get_by_role("button", name="Show GPUs, nodes: 1").click()
+    page.get_by_label("Top GPUs by").select_option("Temperature")
+    cells = page.get_by_role("region", name="Top GPUs").locator("tbody tr td:nth-of-type(5)")
+    expect(cells).to_have_count(2)
+    hot = [float(text.removesuffix(" °C")) for text in cells.all_inner_texts()]
+    assert hot == sorted(hot, reverse=True)
 
 
 def test_page_works_below_a_path_prefix(browser: Browser, hub: Hub) -> None:
@@ -468,6 +514,8 @@ def test_pages_have_no_accessibility_violations(browser: Browser, hub: Hub) -> N
         expect(page.locator("#status")).to_contain_text("Refreshed")
         if heading == "Allocation":
             page.locator("details summary").last.click()  # readings of the machine
+        if heading == "Node":
+            page.get_by_text("Topology as a table").click()
         assert violations(page) == [], target
     context.close()
 
@@ -526,6 +574,45 @@ def test_policy_blocks_inline_code_and_html(visit: Visit, hub: Hub) -> None:
     assert page.evaluate("getComputedStyle(document.body).color") != "rgb(255, 0, 0)"
     assert len(visit.errors) == 2
     visit.errors.clear()
+
+
+def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hub: Hub) -> None:
+    page = visit.page
+    page.goto(f"{hub.url}/ui/")
+    found = page.evaluate(
+        """async () => {
+        const root = document.querySelector('script').src.replace('app.js', '');
+        const scale = await import(root + 'scale.js');
+        const topology = await import(root + 'topology.js');
+        const data = await import(root + 'fleet_data.js');
+        const [one, other] = scale.alignSeries(
+            [{points: [[20, 1], [30, null], [50, 2]]}, {points: [[34, 3]]}], 5, 65, 10);
+        const gpu = (id, readings, dimensions) => ({device: {id: 'c/m/gpu/' + id, kind: 'gpu', readings, dimensions}});
+        const value = (one) => ({value: one});
+        const peers = [{metric: 'gpu_nvlink_peers', labels: {peer: 'gpu'}, value: 4}];
+        const known = topology.topologyOf([
+            gpu('b', {gpu_nvlinks: value(4), gpu_nvlinks_active: value(0),
+                      gpu_pci_address: value('0001:02:00.0')}, peers),
+            gpu('a', {gpu_nvlinks: {absent: 'not_supported'}, gpu_pci_address: value('0000:01:00.0'),
+                      gpu_pcie_link_width: value(8), gpu_pcie_link_width_max: value(16)}),
+            {device: {id: 'c/m/mig/1', kind: 'mig', parent: 'gpu/a', readings: {}}},
+            {device: {id: 'c/m/mig/2', kind: 'mig', parent: 'gpu/none', readings: {}}},
+        ]);
+        return {
+            one: one.points, other: other.points, covers: [30, 40].map(one.covers),
+            gpus: known.gpus.map((one) => [one.pcie.state, one.nvlink.state, one.nvlink.text, one.parts.length]),
+            ends: topology.linkEnds(known.gpus), orphans: known.orphans.length,
+            unknown: topology.unknownParts(known).length,
+            top: data.topOf([{v: 1}, {v: null}, {v: 3}, {v: 0}], 'v', 2),
+        };
+    }"""
+    )
+    assert found["one"] == [[0, None], [10, None], [20, 1], [30, None], [40, None], [50, 2], [60, None]]
+    assert found["other"] == [[0, None], [10, None], [20, None], [30, 3], [40, None], [50, None], [60, None]]
+    assert found["covers"] == [True, False]
+    assert found["gpus"] == [["degraded", "unknown", "unknown: not_supported", 1], ["unknown", "down", "0 of 4 up", 0]]
+    assert (found["ends"], found["orphans"], found["unknown"]) == (["another GPU"], 1, 4)
+    assert found["top"] == {"known": 3, "found": [{"v": 3}, {"v": 1}]}
 
 
 def test_scales_and_map_places_of_ten_thousand_nodes(visit: Visit, hub: Hub) -> None:

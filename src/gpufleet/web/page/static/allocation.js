@@ -63,7 +63,7 @@ export function allocationPage({ client }, id) {
       replace(parts.devices, devicesOf(answer));
       replace(parts.machine, machineOf(answer));
       await findings.refresh(answer.allocation, signal);
-      await history.refresh(answer.devices, signal);
+      await history.refresh(answer, signal);
     },
   };
 }

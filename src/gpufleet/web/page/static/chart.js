@@ -1,25 +1,34 @@
-/** Line charts as SVG. A step without a measurement is a gap: the line is interrupted, and the area is grey. */
+/**
+ * Line charts as SVG. A step without a measurement is a gap: the line is interrupted, and the area is grey. The text
+ * below the chart has the reason of the gap at the cursor.
+ */
 
 import { element, foreign, printable, shape, table } from "./dom.js";
-import { clockText, timeText, valueText } from "./format.js";
+import { clockText, secondsText, timeText, valueText } from "./format.js";
 import { commonGaps, domain, runs, ticks, timeTicks } from "./scale.js";
 
 const HEIGHT = 170;
 const MARGIN = { top: 8, right: 8, bottom: 20, left: 64 };
 const COLOURS = 8;
 
+/** Maximum number of subjects that the text about a gap names. */
+const MOST_NAMES = 3;
+
 /** Chart of one metric: a line for each series, and a mark for each event. */
 export class Chart {
   #options;
   #cursor = null;
   #line = null;
+  #gaps;
   #x = () => 0;
   #holder = element("div", { class: "plot" });
+  #gapText = element("p", { class: "gap-text", "aria-live": "polite" });
   #legend = element("div");
 
   /**
    * Options: `key`, `title`, `unit`, `start` and `end` (ms), `step` (ms), `series` ({label, points: [[ms, value or
-   * null]]}, all with the same instants) and `events` ({at, text}).
+   * null]], why}, all with the same instants; `why(ms)` returns the reason of a step without a value) and `events`
+   * ({at, text}).
    */
   constructor(options) {
     this.#options = options;
@@ -28,15 +37,30 @@ export class Chart {
       { class: "chart" },
       element("figcaption", null, options.title),
       this.#holder,
+      this.#gapText,
       this.#legend,
     );
+    this.#gaps = commonGaps(options.series).flatMap((gap) => this.#splitByReason(gap));
     this.#drawLegend();
+    this.#describeGap();
     // The first observation comes once the element is shown and has a width.
     new ResizeObserver(() => this.#draw()).observe(this.#holder);
   }
 
   get #instants() {
     return this.#options.series[0]?.points.map(([at]) => at) ?? [];
+  }
+
+  /** Split a gap where the reason changes. */
+  #splitByReason([first, last]) {
+    const at = this.#instants;
+    const reason = (index) => this.#options.series.map((one) => one.why(at[index])).join("\n");
+    const parts = [[first, first]];
+    for (let index = first + 1; index <= last; index += 1) {
+      if (reason(index) === reason(index - 1)) parts.at(-1)[1] = index;
+      else parts.push([index, index]);
+    }
+    return parts;
   }
 
   #draw() {
@@ -55,7 +79,9 @@ export class Chart {
       viewBox: `0 0 ${width} ${HEIGHT}`,
       tabindex: 0,
       role: "img",
-      "aria-label": `${this.#options.title}. Arrow keys move the cursor; the table below has the values.`,
+      "aria-label":
+        `${this.#options.title}. Arrow keys move the cursor, Page Up and Page Down move it between gaps; ` +
+        "the text below has the reason of a gap, and the table has the values.",
       "data-key": `chart ${key}`,
       on: {
         pointermove: (event) =>
@@ -64,7 +90,7 @@ export class Chart {
         keydown: (event) => this.#onKey(event),
       },
     });
-    for (const [first, last] of commonGaps(series)) {
+    for (const [first, last] of this.#gaps) {
       const from = Math.max(MARGIN.left, x(at[first]));
       const to = Math.min(width - MARGIN.right, x(at[last] + step));
       const gap = {
@@ -74,7 +100,7 @@ export class Chart {
         width: Math.max(1, to - from),
         height: HEIGHT - MARGIN.top - MARGIN.bottom,
       };
-      svg.append(shape("rect", gap, shape("title", null, "no measurement")));
+      svg.append(shape("rect", gap));
     }
     for (const value of ticks(unit, low, high, 4)) {
       svg.append(
@@ -129,7 +155,14 @@ export class Chart {
   #onKey(event) {
     const last = this.#instants.length - 1;
     const at = this.#cursor ?? last;
-    const target = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+    const target = {
+      ArrowLeft: at - 1,
+      ArrowRight: at + 1,
+      Home: 0,
+      End: last,
+      PageUp: this.#gaps.findLast(([, end]) => end < at)?.[1],
+      PageDown: this.#gaps.find(([begin]) => begin > at)?.[0],
+    }[event.key];
     if (target === undefined || last < 0) return;
     event.preventDefault();
     this.#select(Math.min(last, Math.max(0, target)));
@@ -140,6 +173,31 @@ export class Chart {
     this.#cursor = index;
     this.#placeCursor();
     this.#drawLegend();
+    this.#describeGap();
+  }
+
+  /** Show the reason of the gap at the cursor; without a cursor, the number of gaps. */
+  #describeGap() {
+    const { series, step, end } = this.#options;
+    const at = this.#instants;
+    if (this.#cursor === null) {
+      const steps = this.#gaps.reduce((sum, [first, last]) => sum + last - first + 1, 0);
+      this.#gapText.textContent =
+        steps === 0 ? "No common gap." : `Gaps: ${this.#gaps.length}, ${secondsText((steps * step) / 1000)} in total.`;
+      return;
+    }
+    const missing = new Map();
+    for (const one of series) {
+      if ((one.points[this.#cursor]?.[1] ?? null) !== null) continue;
+      const reason = one.why(at[this.#cursor]);
+      missing.set(reason, [...(missing.get(reason) ?? []), one.label]);
+    }
+    const gap = this.#gaps.find(([first, last]) => first <= this.#cursor && this.#cursor <= last);
+    const range = gap ? `${timeText(at[gap[0]])} to ${timeText(Math.min(at[gap[1]] + step, end))}` : timeText(at[this.#cursor]);
+    const texts = [...missing].map(
+      ([reason, labels]) => `${missing.size === 1 && gap ? "" : `${namesText(labels)}: `}${reason}`,
+    );
+    this.#gapText.textContent = texts.length === 0 ? "" : `No measurement, ${range}. ${texts.join(" ")}`;
   }
 
   #placeCursor() {
@@ -174,6 +232,11 @@ export class Chart {
     const when = at[index] === undefined ? "Value" : `At ${timeText(at[index])}`;
     this.#legend.replaceChildren(table(`${title}: values`, ["Subject", when, "Lowest", "Mean", "Highest"], rows));
   }
+}
+
+function namesText(labels) {
+  const more = labels.length > MOST_NAMES ? ` and ${labels.length - MOST_NAMES} more` : "";
+  return labels.slice(0, MOST_NAMES).map(printable).join(", ") + more;
 }
 
 /** Return the index of the newest step with a value. */

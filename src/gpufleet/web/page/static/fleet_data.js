@@ -45,6 +45,7 @@ export function makeNode(record, gpus, teams) {
     reporting: record.gpus_reporting,
     models: gpus?.models ?? {},
     utilisation: present?.utilization_ratio ?? null,
+    power: present?.power_watts ?? null,
     holders: (present?.holders ?? []).map(holderName),
     holderStates: present?.holder_states ?? {},
     loadedAt: gpus?.loadedAt ?? null,
@@ -67,6 +68,8 @@ export function makeGpu(record) {
     state: value("gpu_state"),
     utilisation: value("gpu_utilization_ratio"),
     temperature: value("gpu_temperature_celsius"),
+    power: value("gpu_power_watts"),
+    memory: value("gpu_memory_used_bytes"),
     holder: isCurrent
       ? (record.holders?.state ?? (record.holders === undefined ? "held in parts" : "unknown"))
       : "unknown",
@@ -111,6 +114,12 @@ export function nodeClass(node, colouring) {
   if (colouring === "reporting") return reportingClass(node);
   if (colouring === "utilisation") return valueClass(UTILISATION, UTILISATION_LIMITS, node.utilisation);
   return holderClass(node.holderStates);
+}
+
+/** Return `found`, the items with the highest values of a field, and `known`, the number of items with a value. */
+export function topOf(items, field, count) {
+  const known = items.filter((one) => one[field] !== null);
+  return { known: known.length, found: known.sort((one, other) => other[field] - one[field]).slice(0, count) };
 }
 
 /** Return the pools of a node as `label=value` texts. */

@@ -3,6 +3,7 @@
 import { CellMap } from "./cell_map.js";
 import { element, foreign, printable, section, select } from "./dom.js";
 import { GPU_CLASSES, gpuClass, makeGpu } from "./fleet_data.js";
+import { topGpus } from "./fleet_top.js";
 import { clockText, percentText } from "./format.js";
 import { gpuLink } from "./labels.js";
 
@@ -18,6 +19,7 @@ export class FleetGpus {
   #gpus = [];
   #colouring = "condition";
   #map;
+  #top = topGpus();
   #button = element("button", { type: "button", on: { click: () => this.#load() } });
   #text = element("p", { class: "muted", role: "status" });
   #shown = element("div");
@@ -38,7 +40,7 @@ export class FleetGpus {
       this.#colouring = value;
       this.#show();
     });
-    this.#shown.append(element("div", { class: "filters" }, colours), this.#map.node);
+    this.#shown.append(element("div", { class: "filters" }, colours), this.#map.node, this.#top.node);
     this.#shown.hidden = true;
     this.node = section("GPUs", this.#button, this.#text, this.#shown);
   }
@@ -85,6 +87,7 @@ export class FleetGpus {
 
   #show() {
     this.#map.show(this.#gpus, this.#colouring);
+    this.#top.show(this.#gpus);
   }
 }
 

@@ -4,6 +4,7 @@ import { CellMap } from "./cell_map.js";
 import { element, foreign, printable, replace, section, select, table } from "./dom.js";
 import { distinct, filterNodes, makeNode, NODE_CLASSES, nodeClass, poolNames } from "./fleet_data.js";
 import { FleetGpus } from "./fleet_gpus.js";
+import { topNodes } from "./fleet_top.js";
 import { agoText, clockText, percentText } from "./format.js";
 import { nodeLink } from "./labels.js";
 import { sentence } from "./vocabulary.js";
@@ -36,6 +37,7 @@ export class FleetNodes {
   #texts = { nodes: "Loading nodes.", gpus: "" };
   #map;
   #fleetGpus;
+  #top = topNodes();
   #progress = element("p", { class: "muted" });
   #controls = element("form", { class: "filters", on: { submit: (event) => event.preventDefault() } });
   #list = element("div");
@@ -56,7 +58,7 @@ export class FleetNodes {
     this.node = element(
       "div",
       null,
-      section("Nodes", this.#controls, this.#progress, this.#map.node, this.#list),
+      section("Nodes", this.#controls, this.#progress, this.#map.node, this.#top.node, this.#list),
       this.#fleetGpus.node,
     );
   }
@@ -126,6 +128,7 @@ export class FleetNodes {
   #show() {
     const found = filterNodes(this.#nodes, this.#filters);
     this.#map.show(found, this.#colouring);
+    this.#top.show(found);
     this.#fleetGpus.offer(found, this.#signal);
     replace(
       this.#list,

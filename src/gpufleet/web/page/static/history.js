@@ -4,7 +4,9 @@ import { ApiError } from "./api.js";
 import { Chart } from "./chart.js";
 import { element, printable, replace, section } from "./dom.js";
 import { eventText } from "./events.js";
+import { timeText } from "./format.js";
 import { absenceText } from "./readings.js";
+import { alignSeries } from "./scale.js";
 import { vocabulary } from "./vocabulary.js";
 
 const MINUTE = 60_000;
@@ -27,6 +29,8 @@ const METRICS = {
   host_memory_available_bytes: "Memory available",
 };
 
+const NO_REASON = "No sample was received, or its reading was absent: the series does not state which.";
+
 /** Section with a chart for each metric. It loads at most once per step of the range. */
 export class HistorySection {
   #client;
@@ -34,7 +38,7 @@ export class HistorySection {
   #onEvents;
   #name = "1 h";
   #loadedAt = -Infinity;
-  #devices = [];
+  #metrics = { devices: [], host: {} };
   #choices = element("div", { class: "choices", role: "group", "aria-label": "Range" });
   #charts = element("div", { class: "charts" });
 
@@ -53,9 +57,9 @@ export class HistorySection {
     return { name: this.#name, start: end - RANGES[this.#name][0], end };
   }
 
-  /** Load the range if it is due. `devices` name the series. */
-  async refresh(devices, signal) {
-    this.#devices = devices;
+  /** Load the range if it is due. `metrics` is the answer of `/metrics`: its devices name the series. */
+  async refresh(metrics, signal) {
+    this.#metrics = metrics;
     const [, step] = RANGES[this.#name];
     if (performance.now() - this.#loadedAt >= step) await this.#load(signal);
   }
@@ -131,27 +135,64 @@ export class HistorySection {
         .sort((one, other) => this.#place(one) - this.#place(other));
       if (series.length === 0) return [];
       const lines = series.map((one) => ({
+        of: one,
         label: this.#label(one),
         points: one.points.map(({ at, value }) => [Date.parse(at), typeof value === "number" ? value : null]),
       }));
+      const aligned = alignSeries(lines, start, end, step);
+      for (const line of aligned) line.why = this.#explain(line, answer, step);
       const { unit } = vocabulary().metrics[metric];
-      return [new Chart({ key: metric, title, unit, start, end, step, series: lines, events: marks }).node];
+      return [new Chart({ key: metric, title, unit, start, end, step, series: aligned, events: marks }).node];
     });
     const reason = answer.reason === null ? "" : `${answer.reason}: ${absenceText(answer.reason, answer.detail)}`;
     return [
       element("p", { class: "muted" }, "A grey area is a time without a measurement. A vertical line is an event."),
       reason ? element("p", { class: "source unavailable" }, reason) : null,
       charts.length === 0 ? element("p", null, "There is no series in this range.") : charts,
+      this.#withoutSeries(answer).map((text) => element("p", { class: "muted" }, text)),
     ];
   }
 
+  /** Return the function that gives the reason of a step without a value. */
+  #explain(line, answer, step) {
+    const [start, end] = [Date.parse(answer.start), Date.parse(answer.end)];
+    const { spec, closed_at: closed } = answer.allocation;
+    const [from, to] = [spec.valid_from, closed ?? spec.valid_to].map((at) => (at ? Date.parse(at) : null));
+    const last = line.points.findLast(([, value]) => value !== null)?.[0] ?? -Infinity;
+    const reading = this.#reading(line.of);
+    return (at) => {
+      if (from !== null && at < start && start <= from) return `The allocation began on ${timeText(from)}.`;
+      if (to !== null && at + step > end && at >= to) return `The allocation ended on ${timeText(to)}.`;
+      if (!line.covers(at)) return "The allocation is not known to have had the device then.";
+      if (at <= last || !reading?.absent) return NO_REASON;
+      const when = reading.measured_at ? `, ${timeText(reading.measured_at)}` : "";
+      return `Newest reading${when}: ${reading.absent}. ${absenceText(reading.absent, reading.detail)}`;
+    };
+  }
+
+  #reading({ device, metric }) {
+    const { devices, host } = this.#metrics;
+    return device === null ? host[metric] : devices.find((one) => one.id === device)?.readings[metric];
+  }
+
+  /** Return a text for each metric without a series whose newest readings are absent, with their reasons. */
+  #withoutSeries(answer) {
+    return Object.entries(METRICS).flatMap(([metric, title]) => {
+      if (answer.series.some((one) => one.metric === metric)) return [];
+      const subjects = [this.#metrics.host, ...this.#metrics.devices.map((one) => one.readings)];
+      const reasons = new Set(subjects.map((readings) => readings[metric]?.absent).filter(Boolean));
+      const texts = [...reasons].map((reason) => `${reason}. ${absenceText(reason, "")}`);
+      return texts.length === 0 ? [] : [`${title} has no values in this range. Newest readings: ${texts.join(" ")}`];
+    });
+  }
+
   #place(one) {
-    return this.#devices.findIndex((device) => device.id === one.device);
+    return this.#metrics.devices.findIndex((device) => device.id === one.device);
   }
 
   #label(one) {
     if (one.device === null) return "machine";
-    const device = this.#devices[this.#place(one)];
+    const device = this.#metrics.devices[this.#place(one)];
     const name = device ? `${device.kind} ${device.uuid ?? device.pci_address ?? device.id}` : one.device;
     return one.scope && one.scope !== "own" ? `${name} (${one.scope})` : name;
   }

@@ -5,6 +5,7 @@ import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
 import { gpuLink, holderName, holdersOf, stateText } from "./labels.js";
 import { DEVICE_COLUMNS, deviceCells, deviceName, readingCell } from "./readings.js";
+import { TopologyPicture } from "./topology_picture.js";
 
 const PROCESS_METRICS = ["memory_bytes", "sm_utilization_ratio"];
 
@@ -17,6 +18,7 @@ export function nodePage({ client }, id) {
     processes: element("div"),
     events: element("div"),
   };
+  const topology = new TopologyPicture();
   const path = `v1/machines/${encodeURIComponent(id)}`;
   return {
     title: "Node",
@@ -25,6 +27,7 @@ export function nodePage({ client }, id) {
       null,
       parts.summary,
       section("GPUs", parts.gpus),
+      section("Topology", topology.node),
       section("Holders", parts.holders),
       section("Processes", parts.processes),
       section("Events of the last day", parts.events),
@@ -37,6 +40,7 @@ export function nodePage({ client }, id) {
       const gpus = [];
       for await (const items of client.pages("v1/gpus", { machine }, signal)) gpus.push(...items);
       replace(parts.gpus, gpuTable(gpus));
+      topology.show(gpus);
       const [holders, processes, events] = await Promise.all([
         client.get("v1/holders", { machine }, signal),
         client.get(`${path}/processes`, {}, signal),

@@ -3,6 +3,22 @@
 /** Steps between ticks of a time axis, in ms. */
 const TIME_STEPS = [10 * 60e3, 15 * 60e3, 30 * 60e3, 3600e3, 4 * 3600e3, 86400e3, 5 * 86400e3];
 
+/**
+ * Place the points of series on one grid of steps from `start` to `end`, aligned to the earliest point; instants in ms.
+ * Each series gets `points`, with null for a step without a point, and `covers(instant)`: whether it had a point.
+ */
+export function alignSeries(series, start, end, step) {
+  const base = series.reduce((low, one) => Math.min(low, one.points[0]?.[0] ?? Infinity), Infinity);
+  if (base === Infinity) return series;
+  const first = -Math.max(0, Math.ceil((base - start) / step));
+  const count = Math.max(1, Math.ceil((end - base) / step) - first);
+  const instants = Array.from({ length: count }, (_, place) => base + (first + place) * step);
+  return series.map((one) => {
+    const values = new Map(one.points.map(([at, value]) => [base + Math.floor((at - base) / step) * step, value]));
+    return { ...one, points: instants.map((at) => [at, values.get(at) ?? null]), covers: (at) => values.has(at) };
+  });
+}
+
 /** Split [x, value] points into runs of consecutive values; null values are gaps and belong to no run. */
 export function runs(points) {
   const found = [];

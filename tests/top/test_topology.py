@@ -1,0 +1,49 @@
+"""Topology page of `gpufleet top`."""
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.reading import DimReading, Reading
+from gpufleet.top.lines import line_text
+from gpufleet.top.observation import ObservedNode, observe_snapshot
+from gpufleet.top.topology import GpuLinks, down_line, gpu_links, slot_order
+from tests.support.observed import gpu, host, linked, node_snapshot, nvlinks
+
+
+def links_of(found: dict[str, Reading], dimensions: tuple[DimReading, ...] = (), number: int = 0) -> GpuLinks:
+    device = gpu(number, found, dimensions=dimensions)
+    node = ObservedNode(name="n", id="n", devices=(device,), host=host())
+    return gpu_links(node)[f"n/{device.key}"]
+
+
+def test_whole_links_are_counted() -> None:
+    links = links_of(linked(), nvlinks())
+    assert (links.nvlinks, links.active, links.down, links.ends) == (18, 18, (), {"NVSwitch": 18})
+    assert (links.pcie, links.is_narrow, links.numa_node) == ("5x16/5x16", False, 0)
+    assert (links.fabric, links.is_healthy) == (("healthy", "completed"), True)
+
+
+def test_absent_readings_are_unknown() -> None:
+    links = links_of({"gpu_nvlinks": Reading(absent=Reason.NOT_SUPPORTED)}, number=3)
+    assert (links.nvlinks, links.active, links.ends, links.fabric, links.is_healthy) == (None, None, {}, (), None)
+    assert (links.pcie, links.numa_node) == ("-", None)
+
+
+def test_totals_come_from_link_states_if_absent() -> None:
+    links = links_of({}, nvlinks(10, 2))
+    assert (links.nvlinks, links.active, links.down) == (18, 16, ("2", "10"))
+    assert line_text(down_line(links)).split(": ")[1] == "2, 10"
+
+
+def test_ends_are_listed_by_type() -> None:
+    assert links_of(linked(active=14), nvlinks(peers=4)).ends == {"NVSwitch": 14, "GPU": 4}
+
+
+def test_unhealthy_fabric_is_named_first() -> None:
+    links = links_of(linked(gpu_fabric_health_status="unhealthy", gpu_fabric_clique="3"))
+    assert (links.fabric, links.is_healthy) == (("unhealthy", "completed", "clique 3"), False)
+    assert links_of(linked(gpu_fabric_state="in_progress")).is_healthy is False
+
+
+def test_unknown_numa_nodes_come_last() -> None:
+    node = observe_snapshot(node_snapshot()).nodes[0]
+    ordered = sorted(gpu_links(node).values(), key=slot_order)
+    assert [one.numa_node for one in ordered] == [0, 0, 1, None]
