@@ -19,11 +19,12 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 GPU0 = "gpu/GPU-0"
 
 
-def sleepers(job: int) -> Iterator[tuple[int, int]]:
-    """Yield id and start time of the `sleep` processes of a job."""
+def sleepers(job: int, folder: Path) -> Iterator[tuple[int, int]]:
+    """Yield id and start time of the `sleep` processes of a job of the SLURM in a folder: others have equal job ids."""
     for entry in Path("/proc").iterdir():
         try:
-            if f"SLURM_JOB_ID={job}".encode() not in (entry / "environ").read_bytes().split(b"\0"):
+            environ = (entry / "environ").read_bytes()
+            if f"SLURM_JOB_ID={job}".encode() not in environ.split(b"\0") or os.fsencode(folder) not in environ:
                 continue
             name, _, fields = (entry / "stat").read_text().partition(") ")
         except OSError:
@@ -43,7 +44,7 @@ def test_process_of_a_job_without_cgroup_is_found(tmp_path: Path) -> None:
     with slurm(tmp_path, program, [node]) as running:
         job = running.submit("--gres=gpu:1")
         running.wait_for("RUNNING", job)
-        wait_until(lambda: len(list(sleepers(job))) == 1, what="the process of the job")
-        scan = ProcessScanner().scan({GPU0: list(sleepers(job))})
+        wait_until(lambda: len(list(sleepers(job, tmp_path))) == 1, what="the process of the job")
+        scan = ProcessScanner().scan({GPU0: list(sleepers(job, tmp_path))})
     assert scan.processes == [ProcessEvidence(placement=Placement(job=str(job), step="batch"), views=(GPU0,))]
     assert (scan.unattributed, scan.problems) == (set(), {})
