@@ -55,3 +55,20 @@ def test_contract_is_shown_in_each_format() -> None:
     for item in document["items"]:
         assert f"{item['id']}\t{item['level']}\t" in table
         assert f"### {item['id']}\n" in page
+
+
+def test_items_of_a_node_are_judged_by_the_doctor() -> None:
+    done = gpufleet("contract", "check", "--on", "node", "--json")
+    assert done.returncode in (0, 1)
+    found = {one["item"]: one["status"] for one in json.loads(done.stdout)}
+    assert found.keys() == {"node.disk_queue", "permission.devices", "freshness.clock_synchronised"}
+    assert (done.returncode == 1) == ("not_met" in (found["node.disk_queue"], found["permission.devices"]))
+
+
+@pytest.mark.parametrize(
+    "waiver", ["freshness.age", "freshness.age:soon:x", "x:2030-01-01:y", "freshness.age:2030-01-01:"]
+)
+def test_invalid_waiver_is_rejected(waiver: str) -> None:
+    done = gpufleet("cluster", "put", "rack-7", "--waive", waiver)
+    assert done.returncode == 2
+    assert "--waive" in done.stderr

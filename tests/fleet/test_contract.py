@@ -18,10 +18,13 @@ from gpufleet.fleet.contract.facts import (
     observed_tier,
     rounded_up,
 )
-from gpufleet.fleet.contract.records import CheckPlace, Tier
+from gpufleet.fleet.contract.records import (
+    CheckPlace,
+)
 from gpufleet.fleet.contract.table import CHECKS
 from gpufleet.model.api.kubernetes import ClusterCollection, CollectionState
 from gpufleet.model.cluster import ClusterSpec
+from gpufleet.model.contract import Tier
 from gpufleet.model.kubernetes import CopyState
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import MachineKind
@@ -35,7 +38,7 @@ from tests.support.contract_facts import (
     collector,
     copies,
     coverage,
-    freshness,
+    liveness,
     machine,
 )
 
@@ -99,9 +102,9 @@ CASES = {
         gpus=8,
     ),
     "cluster_current": Case(
-        cluster(freshness=freshness(State.STALE)),
-        (cluster(), cluster(freshness=freshness(State.LATE))),
-        (cluster(freshness=None),),
+        cluster(liveness=liveness(State.STALE)),
+        (cluster(), cluster(liveness=liveness(State.LATE))),
+        (cluster(liveness=None),),
     ),
     "collector_reports": Case(cluster(collection=ABSENT), HERE, (cluster(collection=None),)),
     "kubernetes_identity": Case(

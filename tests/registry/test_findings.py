@@ -344,6 +344,20 @@ def test_findings_of_several_slices_are_saved_and_removed(database: Database, mo
     assert registry.finding_transitions(0, 10) == ()
 
 
+def test_contract_history_is_read_back(registry: FindingRegistry) -> None:
+    assert registry.contract_state() is None
+    for state in (b"", b"\0history" * 1000):
+        registry.save_contract_state(state)
+        assert registry.contract_state() == state
+
+
+def test_damaged_contract_history_is_a_registry_error(database: Database) -> None:
+    with database.writing() as connection:
+        connection.execute(tables.CONTRACT_STATE.update().values(state=b"damaged"))
+    with pytest.raises(RegistryError, match="backup"):
+        SqlFindings(database).contract_state()
+
+
 def test_damaged_state_is_a_registry_error(database: Database) -> None:
     registry = SqlFindings(database)
     registry.save_findings(state_at(10), [])

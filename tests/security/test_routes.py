@@ -26,6 +26,7 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("DELETE", "/v1/allocations/{allocation_id}"): {A},
     ("GET", "/v1/clusters"): {O, A},
     ("GET", "/v1/clusters/{cluster_id}"): {O, A},
+    ("GET", "/v1/clusters/{cluster_id}/contract"): {O, A},
     ("PUT", "/v1/clusters/{cluster_id}"): {A},
     ("DELETE", "/v1/clusters/{cluster_id}"): {A},
     ("GET", "/v1/machines"): {O, A},

@@ -10,7 +10,7 @@ from gpufleet.model.api.answer import Coverage
 from gpufleet.model.api.kubernetes import ClusterCollection, CollectionState, CollectorRecord, CopyRecord
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.kubernetes import CopyState
-from gpufleet.model.liveness import ClusterFreshness, ExpectedGpus, Liveness, State
+from gpufleet.model.liveness import ExpectedGpus, Liveness, State
 
 NOW = 1_790_000_000_000_000_000
 AT = dt.datetime.fromtimestamp(NOW / 1e9, dt.UTC)
@@ -92,20 +92,12 @@ def coverage(expected: int | None = 16, reporting: int = 16, **sources: int | No
     )
 
 
-def freshness(state: State = State.LIVE) -> ClusterFreshness:
-    """Return the freshness of a cluster."""
-    return ClusterFreshness(
-        liveness=Liveness(state=state, unseen_seconds=12.0),
-        last_seen_at=AT,
-        senders={state: 2},
-        machines={state: 2},
-        complete_up_to=AT,
-        not_waited_for=0,
-        missing_batches=0,
-        dropped_batches=0,
-        queued_batches=0,
-        clock_ahead_seconds=0.0,
-    )
+def liveness(state: State = State.LIVE) -> Liveness:
+    """Return the liveness of a cluster."""
+    return Liveness(state=state, unseen_seconds=12.0)
+
+
+NO_COLLECTION = ClusterCollection(state=CollectionState.ABSENT, detail="no collector of this cluster has reported")
 
 
 def machine(**changes: Any) -> MachineFacts:
@@ -120,7 +112,7 @@ def cluster(*machines: MachineGroup, **changes: Any) -> ClusterFacts:
         at=NOW,
         hub_version="0.6.0",
         spec=SPEC,
-        freshness=freshness(),
+        liveness=liveness(),
         coverage=coverage(),
         collection=collection(),
         machines=machines or (MachineGroup(MACHINE, ("node-1", "node-2")),),
@@ -132,4 +124,4 @@ def cluster(*machines: MachineGroup, **changes: Any) -> ClusterFacts:
 def bare(*machines: MachineGroup, **changes: Any) -> ClusterFacts:
     """Return a cluster without Kubernetes that meets every item of tier 4, with changes."""
     own = machines or (MachineGroup(machine(in_kubernetes=False, has_pool=None), ("host-1", "host-2")),)
-    return cluster(*own, **{"collection": None, **changes})
+    return cluster(*own, **{"collection": NO_COLLECTION, **changes})

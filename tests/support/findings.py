@@ -40,6 +40,7 @@ class MemoryFindings:
         self._acknowledgements: dict[str, FindingAcknowledgement] = {}
         self._silences: dict[str, Silence] = {}
         self._notified: dict[str, int] = {}
+        self._contract: bytes | None = None
 
     def findings_state(self) -> FindingsState:
         self._check()
@@ -53,6 +54,14 @@ class MemoryFindings:
                 self._findings[one.finding.id] = one.finding
                 self._transitions.append(NumberedTransition(self._next, one))
                 self._next += 1
+
+    def contract_state(self) -> bytes | None:
+        self._check()
+        return self._contract
+
+    def save_contract_state(self, state: bytes) -> None:
+        self._check()
+        self._contract = state
 
     def findings(self, query: FindingQuery) -> tuple[Finding, ...]:
         self._check()

@@ -57,6 +57,7 @@ THROUGH_THE_PACKAGE = {
     "holders/libvirt": ("mapping", "tests/holders/libvirt"),
     "holders/processes": ("descriptors files placement records vfio", "tests/holders/processes"),
     "holders/slurm": ("fetch records", "tests/holders/slurm"),
+    "hub/contract": ("cluster_facts machine_facts", "tests/hub/contract"),
     "hub/findings": ("failures gatherer instant states status", "tests/hub/findings"),
     "hub/flush": ("quarantine", "tests/hub/flush"),
     "hub/imports": ("receiver request scrape_status", "tests/hub/imports"),
@@ -70,8 +71,8 @@ THROUGH_THE_PACKAGE = {
     "hub/relay": ("forwarding senders", "tests/relay"),
     "model": (
         (
-            "access allocation cluster collector declarations errors event finding holdings kubernetes liveness "
-            "machine process reading snapshot status time view"
+            "access allocation cluster collector contract declarations errors event finding holdings kubernetes "
+            "liveness machine process reading snapshot status time view"
         ),
         "tests/model",
     ),

@@ -41,6 +41,8 @@ async def test_hub_evaluates_the_rules_and_keeps_open_findings(tmp_path: Path) -
         assert await series(site, "gpufleet_hub_findings_subjects") == ["gpufleet_hub_findings_subjects 2"]
         assert await series(site, "gpufleet_hub_findings_untracked") == ["gpufleet_hub_findings_untracked 0"]
         assert await series(site, "gpufleet_hub_findings_errors_total") == []
+        metric = 'gpufleet_contract_items{cluster="local",status="not_met"}'
+        assert len(await series(site, metric)) == 1
         _, page = await site.request("/v1/findings")
         assert page["evaluation"]["is_current"]
         assert [one["state"] for one in page["items"]] == ["unknown"]

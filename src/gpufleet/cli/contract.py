@@ -1,11 +1,17 @@
-"""`gpufleet contract`: shows the adoption contract, and checks a file with one."""
+"""`gpufleet contract`: shows the adoption contract; checks a file with one, a node, or a collector's permissions."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gpufleet.cli.options import Json
+
+if TYPE_CHECKING:
+    from gpufleet.doctor import CheckResult
+    from gpufleet.fleet.contract.facts import PlaceFacts
+    from gpufleet.fleet.contract.records import CheckPlace
 
 contract_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and check the adoption contract.")
 
@@ -71,3 +77,71 @@ def show(
         for one in contract.items
     ]
     print_tables([TextTable(columns, rows, "items"), f"version {' and '.join(contract.versions)}"])
+
+
+@contract_app.command()
+def check(
+    place: Annotated[
+        Literal["node", "cluster"],
+        typer.Option("--on", help="Check this node, or the permissions of a cluster collector."),
+    ],
+    tier: Annotated[
+        int | None, typer.Option(min=0, max=4, help="Tier of the cluster [default: 3 on a node, 1 in a cluster].")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Configuration of the agent or collector.")
+    ] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Credentials of the cluster [default: the service account].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Judge the items that are checked at a place, by the checks of `gpufleet doctor` there.
+
+    Exits with 1 if a MUST item is not met. An item that could not be checked is unknown.
+    """
+    import msgspec
+
+    from gpufleet.cli.doctor import examine_cluster, examine_node
+    from gpufleet.cli.output import print_tables, write_json
+    from gpufleet.cli.table import TextColumn, TextTable
+    from gpufleet.fleet.contract.check import ItemStatus
+    from gpufleet.fleet.contract.judge import judge_place
+    from gpufleet.fleet.contract.records import CheckPlace, ItemPhase, Requirement
+    from gpufleet.model.contract import Tier
+    from gpufleet.wiring.contract import load_contract
+
+    contract, on = load_contract(), CheckPlace(place)
+    results = examine_node(Path("/"), config) if on is CheckPlace.NODE else examine_cluster(config, kubeconfig)
+    judged_tier = Tier(tier) if tier is not None else Tier.AGENT if on is CheckPlace.NODE else Tier.COLLECTOR
+    verdicts = judge_place(contract, _facts_of(on, results), judged_tier)
+    items = {one.id: one for one in contract.items}
+    if json:
+        write_json(msgspec.json.encode(verdicts))
+    else:
+        columns = (TextColumn("level"), TextColumn("item"), TextColumn("status"), TextColumn("found", wrap=True),
+                   TextColumn("remedy", rank=2))  # fmt: skip
+        rows = []
+        for one in verdicts:
+            remedy = items[one.item].remedy
+            is_open = one.status in (ItemStatus.NOT_MET, ItemStatus.UNKNOWN)
+            remedy_text = remedy.command or f"docs/{remedy.page}"
+            row = (items[one.item].level, one.item, one.status, one.found, remedy_text if is_open else "")
+            rows.append(row)
+        print_tables([TextTable(columns, rows, "items"), f"tier {judged_tier:d}, checked on {place}"])
+    if any(
+        one.status is ItemStatus.NOT_MET
+        and one.phase is ItemPhase.IN_FORCE
+        and items[one.item].level is Requirement.MUST
+        for one in verdicts
+    ):
+        raise typer.Exit(1)
+
+
+def _facts_of(place: "CheckPlace", results: "Iterable[CheckResult]") -> "PlaceFacts":
+    import msgspec
+
+    from gpufleet.fleet.contract.facts import PlaceFacts, PlaceResult
+
+    found = {one.name: {"verdict": str(one.verdict), "found": one.found} for one in results}
+    return PlaceFacts(place=place, results=msgspec.convert(found, dict[str, PlaceResult]))

@@ -46,7 +46,7 @@ def node(
     Exits with 1 if a check failed. A check that could not run is unknown, not failed.
     """
     if context.invoked_subcommand is None:
-        _show(_examine_node(root, config), json, verbose)
+        _show(examine_node(root, config), json, verbose)
 
 
 @doctor_app.command()
@@ -122,6 +122,16 @@ def cluster_agent(
 
     Exits with 1 if a check failed. A check that could not run is unknown, not failed.
     """
+    _show(examine_cluster(config, kubeconfig), json, verbose)
+
+
+def examine_cluster(config: Path | None, kubeconfig: str | None) -> "Sequence[CheckResult]":
+    """Return the results of the checks of a collector's permissions.
+
+    Args:
+        config: the collector's configuration, or None for the default one.
+        kubeconfig: credentials of the cluster, or None for those of the configuration.
+    """
     from gpufleet.cluster.permissions import required_permissions
     from gpufleet.config.cluster import ENV_PREFIX, ClusterAgentConfig
     from gpufleet.config.load import load
@@ -141,7 +151,7 @@ def cluster_agent(
         finally:
             await connection.close()
 
-    _show(asyncio.run(examine()), json, verbose)
+    return asyncio.run(examine())
 
 
 def _url_of(address: str, *, secure: bool) -> str:
@@ -153,7 +163,13 @@ def _url_of(address: str, *, secure: bool) -> str:
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
+def examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
+    """Return the results of the checks of this node.
+
+    Args:
+        root: folder to use as /.
+        config: the agent's configuration, or None for the default one.
+    """
     # Imported on use, so that other commands start faster.
     from gpufleet.channels.local import LocalFiles
     from gpufleet.config.agent import ENV_PREFIX, AgentConfig

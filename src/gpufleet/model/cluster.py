@@ -8,8 +8,11 @@ import msgspec
 from gpufleet.model.allocation import Name
 from gpufleet.model.api.answer import Coverage
 from gpufleet.model.api.kubernetes import ClusterCollection
+from gpufleet.model.contract import ContractSummary, ContractWaiver, Tier
 from gpufleet.model.finding import Severity
 from gpufleet.model.liveness import ClusterFreshness
+
+MAX_WAIVERS = 100
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -20,12 +23,16 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         team: responsible team.
         contact: contact of the team.
         expected: expected number of GPUs per class name; an empty map expects nothing.
+        tier: tier of the adoption contract by which the cluster is judged; None for that of most of its machines.
+        waivers: waivers of items of the contract.
     """
 
     environment: Name | None = None
     team: Name | None = None
     contact: Name | None = None
     expected: dict[Name, Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]] = {}
+    tier: Tier | None = None
+    waivers: Annotated[tuple[ContractWaiver, ...], msgspec.Meta(max_length=MAX_WAIVERS)] = ()
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,6 +60,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         configured: whether the hub's configuration names it.
         freshness: liveness of its senders and machines, and the instant up to which its data is complete.
         coverage: number of its GPUs that report.
+        contract: verdict by the adoption contract; None if it was not judged since the hub's start, or is closed.
         machines: number of its machines that are not retired.
         collection: collection of its Kubernetes objects.
         findings: number of its open findings by severity; None if the rules were not evaluated since the hub's start.
@@ -66,5 +74,6 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     coverage: Coverage | None = None
     collection: ClusterCollection | None = None
     findings: dict[Severity, int] | None = None
+    contract: ContractSummary | None = None
     machines: int | None = None
     max_machines: int | None = None

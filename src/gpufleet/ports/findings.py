@@ -29,6 +29,14 @@ class FindingRegistry(Protocol):
         """Store the state, the findings of the transitions and the numbered transitions, in one transaction."""
         ...
 
+    def contract_state(self) -> bytes | None:
+        """Return the history of the adoption contract that was saved last; None at first."""
+        ...
+
+    def save_contract_state(self, state: bytes) -> None:
+        """Store the history of the adoption contract."""
+        ...
+
     def findings(self, query: FindingQuery) -> tuple[Finding, ...]:
         """Return matching findings as of their newest transition, with acknowledgements."""
         ...

@@ -21,6 +21,7 @@ from gpufleet.model.stored.findings import (
 from gpufleet.model.time import to_datetime
 from gpufleet.registry.database import Database, Row, execute_rows, storable_text, upsert
 from gpufleet.registry.tables import (
+    CONTRACT_STATE,
     FINDING_ACKNOWLEDGEMENTS,
     FINDING_RECEIVERS,
     FINDING_TRANSITIONS,
@@ -78,6 +79,23 @@ class SqlFindings:
             upsert(connection, FINDINGS, _FINDING_COLUMNS, in_order)
             rows = [(*_transition_key(one), _ENCODER.encode(one)) for one in new]
             execute_rows(connection, FINDING_TRANSITIONS.insert().inline(), _TRANSITION_COLUMNS, rows)
+
+    def contract_state(self) -> bytes | None:
+        """Return the history of the adoption contract that was saved last; None at first."""
+        with self._database.reading() as connection:
+            packed = connection.scalar(sa.select(CONTRACT_STATE.c.state))
+        try:
+            return None if packed is None else decompress(packed, _MAX_STATE_BYTES)
+        except WireError as error:
+            raise RegistryError(
+                f"the history of the adoption contract in the registry is damaged ({error}): restore the registry from "
+                "a backup (docs/operations/backup.md)"
+            ) from error
+
+    def save_contract_state(self, state: bytes) -> None:
+        """Store the history of the adoption contract."""
+        with self._database.writing() as connection:
+            connection.execute(CONTRACT_STATE.update().values(state=compress(state)))
 
     def findings(self, query: FindingQuery) -> tuple[Finding, ...]:
         """Return matching findings as of their newest transition, with acknowledgements."""

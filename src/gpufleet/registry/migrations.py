@@ -58,6 +58,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "{reject_audit_delete}",
         "CREATE TABLE findings_state (state {bytes})",
         "INSERT INTO findings_state (state) VALUES (NULL)",
+        "CREATE TABLE contract_state (state {bytes})",
+        "INSERT INTO contract_state (state) VALUES (NULL)",
         (
             "CREATE TABLE findings (id TEXT {bytewise} PRIMARY KEY, rule TEXT NOT NULL, scope TEXT {bytewise} NOT NULL,"
             " cluster TEXT, severity TEXT NOT NULL, opened_at BIGINT NOT NULL, closed_at BIGINT,"

@@ -122,6 +122,9 @@ AUDIT = sa.Table(
 FINDINGS_STATE = sa.Table("findings_state", METADATA, sa.Column("state", sa.LargeBinary))
 """One row: the compressed state of the rules, or NULL at first. `save_findings` locks it."""
 
+CONTRACT_STATE = sa.Table("contract_state", METADATA, sa.Column("state", sa.LargeBinary))
+"""One row: the compressed history of the adoption contract, or NULL at first."""
+
 FINDINGS = sa.Table(
     "findings",
     METADATA,

@@ -11,6 +11,7 @@ from gpufleet.config.hub import FindingsConfig, HubConfig
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.allocations import AllocationTurns
 from gpufleet.hub.findings.boots import AgentBoots
 from gpufleet.hub.findings.durable import DurableFindings
@@ -69,6 +70,7 @@ def make_evaluator(
     source: InstantSource,
     *,
     coverage: CoverageCounter,
+    contract: ContractVerdicts,
     queries: Queries,
     clock: Clock,
 ) -> FindingEvaluator | None:
@@ -80,6 +82,7 @@ def make_evaluator(
         hub: open files and databases.
         source: state of the hub.
         coverage: counts of GPUs.
+        contract: verdicts about clusters.
         queries: answers for allocations.
         clock: the hub's clock.
 
@@ -104,6 +107,7 @@ def make_evaluator(
         sources=source,
         gatherer=gatherer,
         findings=DurableFindings(hub.findings, RULES, thresholds),
+        contract=contract,
         rules=RULES,
         thresholds=thresholds,
         status=rules.status,

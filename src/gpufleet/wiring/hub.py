@@ -10,6 +10,7 @@ import msgspec
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig, UsageConfig
 from gpufleet.fleet.usage.totals import Prices
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.instant import InstantSource
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
 from gpufleet.hub.imports.receiver import ImportReceiver
@@ -33,6 +34,7 @@ from gpufleet.ports.registry import Tokens
 from gpufleet.ports.store import Store
 from gpufleet.runtime import SystemClock, named_threads, supervise
 from gpufleet.wiring.connections import open_store
+from gpufleet.wiring.contract import load_contract
 from gpufleet.wiring.findings import RuleParts, make_evaluator, run_evaluator
 from gpufleet.wiring.forward import run_forwarder
 from gpufleet.wiring.hub_parts import open_parts
@@ -182,6 +184,7 @@ async def running_hub(
             clock=clock,
         )
         receivers = make_receivers(config.findings, notifying)
+        contract = ContractVerdicts(load_contract(), parts.findings)
         status = HubStatus(
             counters=parts.counters,
             wal=parts.wal,
@@ -193,6 +196,7 @@ async def running_hub(
             forwarder=parts.forwarder,
             receivers=[one.stats for one in receivers],
             rules=rules.status if config.findings.enabled else None,
+            contract=contract if config.findings.enabled else None,
         )
         live_findings = rules.live(config.findings)
         coverage = CoverageCounter(
@@ -212,6 +216,7 @@ async def running_hub(
             flush_lag_seconds=lambda: status.flush_lag_seconds,
             unflushed_since=lambda: status.unflushed_since,
             findings=live_findings,
+            contract=contract,
         )
         queries = Queries(
             registry=parts.registry,
@@ -240,7 +245,9 @@ async def running_hub(
             flush_lag_seconds=lambda: status.flush_lag_seconds,
             readiness=queries.readiness,
         )
-        evaluator = make_evaluator(config, rules, parts, source, coverage=coverage, queries=queries, clock=clock)
+        evaluator = make_evaluator(
+            config, rules, parts, source, coverage=coverage, contract=contract, queries=queries, clock=clock
+        )
         task = asyncio.create_task(flusher.run(), name="flusher")
         binding = asyncio.create_task(
             supervise(

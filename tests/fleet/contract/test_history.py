@@ -4,7 +4,12 @@ import msgspec
 
 from gpufleet.fleet.contract.check import ItemStatus
 from gpufleet.fleet.contract.history import ClusterHistory, StatusSpan, update_history
-from gpufleet.fleet.contract.verdict import ClusterVerdict, ClusterVisibility, ItemVerdict, RequirementCounts
+from gpufleet.fleet.contract.verdict import (
+    ClusterVerdict,
+    ItemVerdict,
+    RequirementCounts,
+)
+from gpufleet.model.contract import ClusterVisibility
 
 MET, NOT_MET, UNKNOWN = ItemStatus.MET, ItemStatus.NOT_MET, ItemStatus.UNKNOWN
 ITEM = "freshness.clock"

@@ -22,15 +22,17 @@ from gpufleet.fleet.contract.records import (
     AdoptionContract,
     CheckPlace,
     ContractItem,
-    ContractWaiver,
     Requirement,
-    Tier,
 )
-from gpufleet.fleet.contract.verdict import MAX_EXAMPLES, ClusterVerdict, ClusterVisibility
+from gpufleet.fleet.contract.verdict import (
+    MAX_EXAMPLES,
+    ClusterVerdict,
+)
 from gpufleet.model.cluster import ClusterSpec
+from gpufleet.model.contract import ClusterVisibility, ContractWaiver, Tier
 from gpufleet.model.liveness import State
 from gpufleet.wiring.contract import load_contract
-from tests.support.contract_facts import AT, MACHINE, bare, cluster, collection, coverage, freshness, machine
+from tests.support.contract_facts import AT, MACHINE, bare, cluster, collection, coverage, liveness, machine
 
 CONTRACT = load_contract()
 MUSTS = [one.id for one in CONTRACT.items if one.level is Requirement.MUST and one.on is CheckPlace.HUB]
@@ -98,7 +100,7 @@ def test_expected_gpus_without_a_machine_are_not_visible() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        cluster(freshness=freshness(State.LOST)),
+        cluster(liveness=liveness(State.LOST)),
         cluster(spec=ClusterSpec(environment="test", team="a", expected={"H200": 16})),
     ],
 )
@@ -229,7 +231,7 @@ BROKEN: dict[str, ClusterFacts] = {
     "exposition.usage": two(machine(usage_gpus=7)),
     "exposition.gpus_report": two(machine(reporting_gpus=7, identified_gpus=7, usage_gpus=7, condition_gpus=7)),
     "exposition.gpus_located": cluster(coverage=coverage(17)),
-    "freshness.cluster": cluster(freshness=freshness(State.LOST)),
+    "freshness.cluster": cluster(liveness=liveness(State.LOST)),
     "freshness.machines": two(machine(state=State.STALE)),
     "freshness.heartbeat": two(machine(heartbeat_seconds=120)),
     "freshness.interval": two(machine(interval_seconds=120)),

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from gpufleet.fleet.contract import parse_contract
 from gpufleet.fleet.contract.document import MAX_BYTES, MAX_DEPTH, MAX_VALUES, DocumentError, read_document
 from gpufleet.fleet.contract.parser import MAX_PROBLEMS
-from gpufleet.fleet.contract.records import ItemPhase, Tier
+from gpufleet.fleet.contract.records import (
+    ItemPhase,
+)
+from gpufleet.model.contract import Tier
 
 
 class PlainDumper(yaml.SafeDumper):  # type: ignore[misc]

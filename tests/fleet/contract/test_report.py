@@ -9,10 +9,10 @@ import msgspec
 from gpufleet.fleet.contract.facts import ClusterFacts, GpuSource, group_machines
 from gpufleet.fleet.contract.history import ClusterHistory, update_history
 from gpufleet.fleet.contract.judge import judge_cluster
-from gpufleet.fleet.contract.records import ContractWaiver
 from gpufleet.fleet.contract.report import ConformanceReport, ConformanceStatus, conformance_report
 from gpufleet.fleet.contract.report_page import render_report
 from gpufleet.model.cluster import ClusterSpec
+from gpufleet.model.contract import ContractWaiver
 from gpufleet.model.liveness import State
 from gpufleet.model.time import NANOS
 from gpufleet.wiring.contract import load_contract

@@ -23,7 +23,6 @@ from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.finding import Finding
 from gpufleet.model.stored.findings import TransitionKind
 from tests.hub.liveness.fake_clock_hub import FakeClockHub, Node
-from tests.support.findings import MemoryFindings
 
 MINUTE = 60.0
 
@@ -37,7 +36,7 @@ class EvaluatedHub(FakeClockHub):
     """
 
     def __init__(self, folder: Path, *clusters: str, thresholds: Thresholds | None = None) -> None:
-        self.registered, self.thresholds = MemoryFindings(), thresholds or Thresholds(RULES)
+        self.thresholds = thresholds or Thresholds(RULES)
         self.is_caught_up = True
         super().__init__(folder, *clusters)
 
@@ -73,6 +72,7 @@ class EvaluatedHub(FakeClockHub):
             ),
             gatherer=gatherer,
             findings=DurableFindings(self.registered, RULES, self.thresholds),
+            contract=self.contract,
             rules=RULES,
             thresholds=self.thresholds,
             status=self.status,

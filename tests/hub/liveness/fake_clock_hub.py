@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.codecs.batch import encode
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import StoreWriter
 from gpufleet.hub.liveness.senders import SenderReport, Senders
@@ -32,11 +33,12 @@ from gpufleet.model.status import Heartbeat
 from gpufleet.model.stored.ledger import SenderState
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.registry.sql import SqlRegistry
+from gpufleet.wiring.contract import load_contract
 from gpufleet.wiring.hub_parts import replay
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.fakes.clock import FakeClock
 from tests.fakes.store import MemoryStore
-from tests.support.findings import EvaluatorStub
+from tests.support.findings import EvaluatorStub, MemoryFindings
 
 STEP = 2.5
 INTERVAL = 30.0
@@ -118,7 +120,7 @@ class FakeClockHub:
         self.folder, self.configured = folder, clusters or ("local",)
         self.clock, self.store, self.flushes = FakeClock(), MemoryStore(), True
         self.threads = ThreadPoolExecutor(1)
-        self.live_findings = EvaluatorStub()
+        self.live_findings, self.registered = EvaluatorStub(), MemoryFindings()
         self.open()
 
     def open(self) -> None:
@@ -134,6 +136,7 @@ class FakeClockHub:
         self.ingest_clock = IngestClock(self.clock, self.history_file.load())
         self.senders = Senders(self.ingest_clock, states.values())
         self._observe_clocks()
+        self.contract = ContractVerdicts(load_contract(), self.registered)
         clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
         self.ingest = Ingest(
             wal=self.wal,
@@ -168,6 +171,7 @@ class FakeClockHub:
             flush_lag_seconds=self._lag,
             unflushed_since=lambda: self.wal.oldest_received_at,
             findings=self.live_findings,
+            contract=self.contract,
         )
 
     def note_report(self, report: SenderReport) -> None:

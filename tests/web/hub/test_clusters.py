@@ -71,7 +71,27 @@ async def test_unknown_and_invalid_cluster_ids(site: Site) -> None:
             assert (await site.request(f"/v1/clusters/{cluster}", "PUT", {}))[0] == 400, cluster
 
 
+async def test_contract_report_of_a_cluster_is_served_until_it_closes(site: Site) -> None:
+    until = "2100-01-31T00:00:00Z"
+    waiver = {"item": "ownership.contact", "until": until, "reason": "ticket 4711"}
+    spec = {"team": "blue", "tier": 3, "waivers": [waiver, {**waiver, "item": "no.such_item"}]}
+    status, record = await site.request("/v1/clusters/b", "PUT", spec)
+    assert (status, record["cluster"]["spec"]) == (201, spec)
+    status, report = await site.request("/v1/clusters/b/contract")
+    assert (status, report["metadata"]["cluster"], report["metadata"]["tier"]) == (200, "b", 3)
+    items = {one["id"]: one["status"] for own in report["spec"].values() for one in own}
+    assert (items["ownership.team"], items["ownership.contact"]) == ("Implemented", "Waived")
+    assert items["metadata.environment"] == "Not Implemented"
+    assert "metadata.environment" in [one["item"] for one in report["not_visible"]]
+    assert len(report["ignored_waivers"]) == 1
+    assert (await site.request("/v1/clusters/b/contract?format=csv"))[0] == 400
+    await site.request("/v1/clusters/b", "DELETE")
+    for cluster in ("b", "none"):
+        assert (await site.request(f"/v1/clusters/{cluster}/contract"))[0] == 404, cluster
+
+
 async def test_invalid_cluster_spec_is_refused(site: Site) -> None:
-    for document in [{"surprise": 1}, {"expected": {"H200": -1}}, {"team": ""}, [], {"contact": 7}]:
+    wrong = [{"surprise": 1}, {"expected": {"H200": -1}}, {"team": ""}, [], {"contact": 7}, {"tier": 5}]
+    for document in [*wrong, {"waivers": [{"item": "ownership.team"}]}]:
         assert (await site.request("/v1/clusters/b", "PUT", document))[0] == 400, document
         assert (await site.request("/v1/clusters/b"))[0] == 404, document

@@ -372,6 +372,22 @@ def test_operator_filters_and_acknowledges_findings(visit: Visit) -> None:
     expect(rows).to_contain_text("closed")
 
 
+def test_fleet_leads_to_the_contract_of_a_cluster(visit: Visit, hub: Hub) -> None:
+    report = hub.request(f"/v1/clusters/{CLUSTER}/contract")
+    page = visit.open(Role.OPERATOR, "#/fleet")
+    page.get_by_role("region", name="Clusters", exact=True).locator(f"a[href='#/contract/{CLUSTER}']").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Contract")
+    expect(page.locator("dl.facts").first).to_contain_text(CLUSTER)
+    hidden = page.get_by_role("region", name="Not visible", exact=True)
+    expect(hidden).to_contain_text(report["not_visible"][0]["item"])
+    items = page.get_by_role("region", name="Items", exact=True)
+    first = items.locator("tbody tr").first
+    expect(first).to_contain_text("MUST")
+    expect(first).to_contain_text("Not Implemented")
+    expect(items).to_contain_text("ownership.team")
+    assert page.locator("main script, main img").count() == 0
+
+
 def test_finding_with_hostile_texts_is_text(visit: Visit) -> None:
     page = visit.open(Role.OPERATOR, "#/findings")
     page.get_by_label("Rule").select_option("gpu.lost")
@@ -497,6 +513,7 @@ def pages_of(hub: Hub) -> list[tuple[str, str]]:
         (f"#/nodes/{quote(node)}", "Node"),
         (f"#/gpus/{quote(f'{CLUSTER}/{node}/gpu/GPU-1', safe='')}", "GPU"),
         ("#/findings", "Findings"),
+        (f"#/contract/{CLUSTER}", "Contract"),
         (f"#/findings/{finding_of(hub, 'gpu.lost')}", "Finding"),
     ]
 

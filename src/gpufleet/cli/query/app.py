@@ -3,6 +3,7 @@
 import typer
 
 from gpufleet.cli.query.allocations import allocation, allocations, series
+from gpufleet.cli.query.contract import contract
 from gpufleet.cli.query.events import events
 from gpufleet.cli.query.findings import findings
 from gpufleet.cli.query.fleet import fleet, senders
@@ -14,7 +15,7 @@ from gpufleet.cli.query.usage import usage
 from gpufleet.cli.query.who import who
 
 COMMANDS = (
-    fleet, findings, nodes, machines, gpus, who, changes, pools,
+    fleet, contract, findings, nodes, machines, gpus, who, changes, pools,
     allocations, allocation, series, events, usage, processes, senders, sql,
 )  # fmt: skip
 """Commands in the order of the help."""

@@ -4,6 +4,9 @@
 """
 
 from gpufleet.fleet.contract.parser import ContractProblem, parse_contract
-from gpufleet.fleet.contract.records import AdoptionContract, ContractItem, ContractWaiver
+from gpufleet.fleet.contract.records import (
+    AdoptionContract,
+    ContractItem,
+)
 
-__all__ = ["AdoptionContract", "ContractItem", "ContractProblem", "ContractWaiver", "parse_contract"]
+__all__ = ["AdoptionContract", "ContractItem", "ContractProblem", "parse_contract"]

@@ -81,9 +81,9 @@ def _gpus_located(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
 
 
 def _cluster_current(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
-    if facts.freshness is None:
+    liveness = facts.liveness
+    if liveness is None:
         return unknown("the liveness of the cluster")
-    liveness = facts.freshness.liveness
     age = "" if liveness.unseen_seconds is None else f", last report {liveness.unseen_seconds:.0f} s ago"
     found = f"{liveness.state}{age}"
     return met(found) if liveness.is_current else not_met(found)

@@ -12,11 +12,16 @@ from typing import Literal
 
 import msgspec
 
-from gpufleet.fleet.contract.records import HOST_TIERS, KUBERNETES_TIERS, CheckPlace, Tier
+from gpufleet.fleet.contract.records import (
+    HOST_TIERS,
+    KUBERNETES_TIERS,
+    CheckPlace,
+)
 from gpufleet.model.api.answer import Coverage
 from gpufleet.model.api.kubernetes import ClusterCollection
 from gpufleet.model.cluster import ClusterSpec
-from gpufleet.model.liveness import ClusterFreshness, State
+from gpufleet.model.contract import Tier
+from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.machine import MachineKind
 
 
@@ -33,6 +38,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Facts about a machine that is not retired.
 
     Attributes:
+        is_read: whether its readings and the sources of its expected GPUs could be read. If not, every item about it
+            is unknown.
         kind: node or guest.
         state: liveness.
         unseen_days: whole days since its last report; None if it never reported.
@@ -64,6 +71,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         has_pool: whether a label names its node pool; None without a Kubernetes node.
     """
 
+    is_read: bool = True
     kind: MachineKind = MachineKind.NODE
     state: State | None = None
     unseen_days: int | None = None
@@ -121,7 +129,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         hub_version: version of the hub.
         spec: registration; None if the cluster is only named in the hub's configuration.
         tier: declared tier; None if none was declared.
-        freshness, coverage, collection: as in `ClusterRecord`.
+        liveness: liveness of the cluster.
+        coverage, collection: as in `ClusterRecord`.
         machines: its machines that are not retired, without removed guests; None if they could not be read.
         unacknowledged_critical_seconds: time since its oldest open, critical and unacknowledged finding opened; 0 if
             there is none, None if the rules were not evaluated.
@@ -132,7 +141,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     hub_version: str
     spec: ClusterSpec | None = None
     tier: Tier | None = None
-    freshness: ClusterFreshness | None = None
+    liveness: Liveness | None = None
     coverage: Coverage | None = None
     collection: ClusterCollection | None = None
     machines: tuple[MachineGroup, ...] | None = None
@@ -188,16 +197,19 @@ def rounded_up(seconds: float, step: float) -> float:
 def observed_tier(facts: ClusterFacts) -> Tier | None:
     """Return the tier of most machines with GPUs, by the origin of their readings; the higher tier on a tie.
 
-    None if no machine is known and no collector reports.
+    None if no machine is known and no collector reports. None also if machines or collectors could not be read, because
+    the tier depends on them.
     """
-    collected = facts.collection is not None and any(one.current for one in facts.collection.collectors)
+    if facts.machines is None or facts.collection is None:
+        return None
+    collected = any(one.current for one in facts.collection.collectors)
     listed = Tier.COLLECTOR if collected else Tier.PULL
     if facts.is_kubernetes:
         tiers = {GpuSource.AGENT: Tier.AGENT, GpuSource.EXPORTER: Tier.EXPORTERS}
     else:
         tiers = {GpuSource.AGENT: Tier.HOSTS, GpuSource.EXPORTER: Tier.HOSTS}
     counts: dict[Tier, int] = {}
-    for group in facts.machines or ():
+    for group in facts.machines:
         if group.facts.source is not None and group.facts.gpus != 0:
             tier = tiers.get(group.facts.source, listed)
             counts[tier] = counts.get(tier, 0) + len(group.names)

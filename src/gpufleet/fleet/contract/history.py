@@ -8,7 +8,10 @@
 import msgspec
 
 from gpufleet.fleet.contract.check import ItemStatus
-from gpufleet.fleet.contract.verdict import ClusterVerdict, ClusterVisibility
+from gpufleet.fleet.contract.verdict import (
+    ClusterVerdict,
+)
+from gpufleet.model.contract import ClusterVisibility, Tier
 
 
 class StatusSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -43,12 +46,14 @@ class ClusterHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         at: time of the newest verdict, nanoseconds since 1970; 0 before the first.
         visibility: newest visibility other than unknown; None if there was none.
         since: begin of that visibility.
+        tier: tier of the newest verdict; None if it was not known.
         items: items of the newest verdict, in its order.
     """
 
     at: int = 0
     visibility: ClusterVisibility | None = None
     since: int = 0
+    tier: Tier | None = None
     items: tuple[TrackedItem, ...] = ()
 
     def find(self, item: str) -> TrackedItem | None:
@@ -82,7 +87,9 @@ def update_history(history: ClusterHistory, verdict: ClusterVerdict) -> tuple[Cl
         if visibility is not None:
             changes.append(ItemChange(item="", at=at, before=visibility, after=verdict.visibility))
         visibility, since = verdict.visibility, at
-    return ClusterHistory(at=at, visibility=visibility, since=since, items=tuple(items)), tuple(changes)
+    return ClusterHistory(
+        at=at, visibility=visibility, since=since, tier=verdict.judged_tier, items=tuple(items)
+    ), tuple(changes)
 
 
 def _update(

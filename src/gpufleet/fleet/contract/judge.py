@@ -17,25 +17,26 @@ from gpufleet.fleet.contract.records import (
     AdoptionContract,
     CheckPlace,
     ContractItem,
-    ContractWaiver,
     ItemPhase,
     Requirement,
-    Tier,
 )
 from gpufleet.fleet.contract.table import CHECKS
 from gpufleet.fleet.contract.verdict import (
     MAX_EXAMPLES,
     ClusterVerdict,
-    ClusterVisibility,
     ItemVerdict,
     MachineOutcome,
     RequirementCounts,
 )
+from gpufleet.model.contract import ClusterVisibility, ContractWaiver, Tier
 from gpufleet.model.time import to_ns
 
 
 def judge_cluster(
-    contract: AdoptionContract, facts: ClusterFacts, waivers: Iterable[ContractWaiver] = ()
+    contract: AdoptionContract,
+    facts: ClusterFacts,
+    waivers: Iterable[ContractWaiver] = (),
+    last_tier: Tier | None = None,
 ) -> ClusterVerdict:
     """Return the verdict about a cluster by the items that the hub checks.
 
@@ -43,10 +44,12 @@ def judge_cluster(
         contract: the contract.
         facts: what the hub knows about the cluster.
         waivers: waivers of this cluster.
+        last_tier: tier by which it was judged last: it counts while its present tier is not known.
     """
     valid, ignored = valid_waivers(contract, waivers, facts.at)
     judge = _ClusterJudge(contract, facts, valid)
     observed = observed_tier(facts) if facts.tier is None else facts.tier
+    observed = last_tier if observed is None else observed
     tier = Tier.PULL if observed is None else observed
     verdicts = judge.of_tier(tier)
     must = [one for one in verdicts if judge.is_required(one)]

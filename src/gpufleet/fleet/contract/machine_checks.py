@@ -189,7 +189,10 @@ def _retired_in_time(machine: MachineFacts, _facts: ClusterFacts, limits: Contra
 
 
 def _check(name: str, help: str, run: MachineRun, **limits: str) -> MachineCheck:  # noqa: A002 - the record's name
-    return MachineCheck(name=name, help=help, run=run, limits=limits)
+    def checked(machine: MachineFacts, facts: ClusterFacts, own: ContractLimits) -> CheckOutcome:
+        return run(machine, facts, own) if machine.is_read else unknown("the machine, which was not read yet")
+
+    return MachineCheck(name=name, help=help, run=checked, limits=limits)
 
 
 def _reported(name: str, help: str, run: MachineRun, **limits: str) -> MachineCheck:  # noqa: A002

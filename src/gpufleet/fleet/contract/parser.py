@@ -19,11 +19,11 @@ from gpufleet.fleet.contract.records import (
     ContractTitle,
     ItemOwner,
     Requirement,
-    Tier,
     VersionText,
     version_number,
 )
 from gpufleet.fleet.contract.table import CHECKS
+from gpufleet.model.contract import Tier
 
 MAX_PROBLEMS = 100
 """Maximum number of problems that are returned."""

@@ -1,11 +1,12 @@
-"""Records of the adoption contract: tiers, items, versions and waivers. Pure."""
+"""Records of the adoption contract: tiers, items and versions. Pure."""
 
-import datetime as dt
 import enum
 from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
+
+from gpufleet.model.contract import ItemId, Tier
 
 MAX_TEXT = 1000
 """Maximum length of a text of an item."""
@@ -17,7 +18,6 @@ MAX_VERSIONS = 2
 ContractText = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 ContractTitle = Annotated[str, msgspec.Meta(min_length=1, max_length=120)]
 VersionText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")]
-ItemId = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,20}\.[a-z][a-z0-9_]{1,40}$")]
 Limit = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -27,16 +27,6 @@ class Requirement(enum.StrEnum):
     MUST = "MUST"  # without it, GPUs are listed as not visible
     SHOULD = "SHOULD"  # without it, an answer is incomplete
     MAY = "MAY"  # adds to answers
-
-
-class Tier(enum.IntEnum):
-    """Mode of collection of a cluster."""
-
-    PULL = 0
-    COLLECTOR = 1
-    EXPORTERS = 2
-    AGENT = 3
-    HOSTS = 4
 
 
 KUBERNETES_TIERS = (Tier.PULL, Tier.COLLECTOR, Tier.EXPORTERS, Tier.AGENT)
@@ -191,20 +181,6 @@ class AdoptionContract(msgspec.Struct, frozen=True, kw_only=True):
     def items_on(self, place: CheckPlace) -> tuple[ContractItem, ...]:
         """Return the items that are checked at a place."""
         return tuple(one for one in self.items if one.on is place)
-
-
-class ContractWaiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Permission of a cluster not to meet an item for a time.
-
-    Attributes:
-        item: id of the item.
-        until: end; from then on the waiver does not count.
-        reason: why it was granted, and by whom.
-    """
-
-    item: ItemId
-    until: Annotated[dt.datetime, msgspec.Meta(tz=True)]
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
 def version_number(version: str) -> tuple[int, int]:

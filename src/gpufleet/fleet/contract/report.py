@@ -20,9 +20,13 @@ from gpufleet.fleet.contract.records import (
     ItemPhase,
     ItemRemedy,
     Requirement,
-    Tier,
 )
-from gpufleet.fleet.contract.verdict import ClusterVerdict, ClusterVisibility, ItemVerdict, RequirementCounts
+from gpufleet.fleet.contract.verdict import (
+    ClusterVerdict,
+    ItemVerdict,
+    RequirementCounts,
+)
+from gpufleet.model.contract import ClusterVisibility, Tier
 from gpufleet.model.time import to_datetime
 
 
@@ -131,6 +135,24 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     not_visible: tuple[HiddenEntry, ...]
     warnings: tuple[str, ...]
     ignored_waivers: tuple[str, ...]
+
+
+_ORDER = {status: place for place, status in enumerate((
+    ConformanceStatus.MISSING,
+    ConformanceStatus.PARTIAL,
+    ConformanceStatus.UNKNOWN,
+    ConformanceStatus.WAIVED,
+    ConformanceStatus.IMPLEMENTED,
+    ConformanceStatus.NOT_APPLICABLE,
+))}  # fmt: skip
+_LEVELS = tuple(Requirement)
+
+
+def ordered_items(report: ConformanceReport) -> list[ConformanceItem]:
+    """Return the items of a report: those by which GPUs are not visible first, then by status and level."""
+    hidden = {one.item for one in report.not_visible}
+    items = [one for own in report.spec.values() for one in own]
+    return sorted(items, key=lambda one: (one.id not in hidden, _ORDER[one.status], _LEVELS.index(one.level)))
 
 
 _STATUS = {

@@ -1,23 +1,13 @@
 """Records of the verdict about a cluster. Pure."""
 
-import enum
-
 import msgspec
 
 from gpufleet.fleet.contract.check import ItemStatus
-from gpufleet.fleet.contract.records import ItemPhase, Tier
+from gpufleet.fleet.contract.records import ItemPhase
+from gpufleet.model.contract import ClusterVisibility, Tier
 
 MAX_EXAMPLES = 20
 """Maximum number of machines that an item names."""
-
-
-class ClusterVisibility(enum.StrEnum):
-    """Visibility of a cluster."""
-
-    VISIBLE = "visible"
-    PARTLY = "partly_visible"  # some machines or GPUs are not visible
-    NOT_VISIBLE = "not_visible"  # the whole cluster
-    UNKNOWN = "unknown"  # every known MUST item is met, and one is unknown
 
 
 class MachineOutcome(msgspec.Struct, frozen=True):

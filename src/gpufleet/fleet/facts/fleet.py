@@ -7,6 +7,7 @@ import numpy as np
 
 from gpufleet.fleet.facts.devices import DeviceFactsBuilder, Texts
 from gpufleet.fleet.facts.duplicates import GpuReporters, machines_column
+from gpufleet.fleet.facts.gpu_reports import ReportedGpus, gpu_reports
 from gpufleet.fleet.facts.gpus import cluster_gpus
 from gpufleet.fleet.facts.history import FactMemory
 from gpufleet.fleet.facts.machines import MachineFactColumns, MachineFactsBuilder
@@ -26,11 +27,13 @@ class FleetTables(msgspec.Struct, frozen=True):
         machines, devices: the tables.
         newest_value_at: cluster to the newest receipt of a sample of a GPU's use or condition, nanoseconds since 1970;
             0 without any. Static readings and listings of the PCI bus do not count.
+        gpu_reports: cluster to the numbers of GPUs of its machines by what is reported about them.
     """
 
     machines: FactTable
     devices: FactTable
     newest_value_at: Mapping[str, int]
+    gpu_reports: Mapping[str, ReportedGpus]
 
 
 class _ClusterFactColumns(msgspec.Struct, frozen=True):
@@ -47,6 +50,7 @@ class _ClusterFactColumns(msgspec.Struct, frozen=True):
     is_uuid: Column
     retired_devices: Column
     newest_value_at: int
+    gpu_reports: ReportedGpus
 
 
 def fleet_tables(
@@ -77,7 +81,8 @@ def fleet_tables(
         del inputs  # its readings are not needed while the next cluster is queried
     counts = None if duplicates is None else reporters.contradictions(duplicates, now)
     newest = {one.cluster: one.newest_value_at for one in found}
-    return FleetTables(_machine_table(found, cluster_rows), _device_table(found, counts), newest)
+    reports = {one.cluster: one.gpu_reports for one in found}
+    return FleetTables(_machine_table(found, cluster_rows), _device_table(found, counts), newest, reports)
 
 
 def _cluster(inputs: ClusterInputs, memory: FactMemory, now: int, stale_after_seconds: float) -> _ClusterFactColumns:
@@ -101,6 +106,7 @@ def _cluster(inputs: ClusterInputs, memory: FactMemory, now: int, stale_after_se
         is_uuid=gpus.is_uuid,
         retired_devices=gpus.retired,
         newest_value_at=int(gpus.value_at.max(initial=0)),
+        gpu_reports=gpu_reports(inputs.newest, machines, devices),
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of the rules at intervals."""
+"""Evaluation of the rules at intervals, and judgement of the clusters by the adoption contract after each."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,12 +8,14 @@ from typing import Protocol
 from gpufleet.fleet.rules.facts import FleetFacts
 from gpufleet.fleet.rules.judgement import judge
 from gpufleet.fleet.rules.rule import FindingRule, Thresholds
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.durable import DurableFindings
-from gpufleet.hub.findings.failures import EvaluationStopped
+from gpufleet.hub.findings.failures import CONTRACT, EvaluationStopped, PartFailures
 from gpufleet.hub.findings.gatherer import GatheredFacts
 from gpufleet.hub.findings.instant import HubInstant
 from gpufleet.hub.findings.status import EvaluationStatus
 from gpufleet.model.errors import RegistryError
+from gpufleet.model.finding import Finding
 from gpufleet.ports.clock import Clock
 
 MIN_INTERVAL_SECONDS = 10.0
@@ -61,6 +63,7 @@ class FindingEvaluator:
         sources: Sources,
         gatherer: Gatherer,
         findings: DurableFindings,
+        contract: ContractVerdicts,
         rules: Sequence[FindingRule],
         thresholds: Thresholds,
         status: EvaluationStatus,
@@ -74,6 +77,7 @@ class FindingEvaluator:
             sources: state of the hub.
             gatherer: facts.
             findings: durable findings.
+            contract: verdicts about clusters by the adoption contract.
             rules: all rules, in order of precedence.
             thresholds: their thresholds.
             status: to be filled.
@@ -84,6 +88,7 @@ class FindingEvaluator:
         self._sources = sources
         self._gatherer = gatherer
         self._findings = findings
+        self._contract = contract
         self._rules = tuple(rules)
         self._thresholds = thresholds
         self._clock = clock
@@ -136,12 +141,20 @@ class FindingEvaluator:
             self._findings.update(judgement, instant.registry_error)
         except RegistryError as error:
             failures[STATE] = str(error)
+        parts = PartFailures(self.status.failures, lambda: False)
+        with parts.part(CONTRACT):
+            self._contract.judge(gathered.clusters, self._visible_findings(), instant.registry_error)
+        failures = {**parts.reasons, **failures}
         status = self.status
         status.at, status.untracked = self._findings.saved_at, self._findings.untracked
         status.open = tuple(self._findings.open_findings())
         status.subjects = count_subjects(gathered.facts)
         status.seconds = self._clock.monotonic() - began
         status.note(failures)
+
+    def _visible_findings(self) -> Sequence[Finding] | None:
+        """Return the open findings; None before the first saved judgement."""
+        return None if self._findings.saved_at is None else self._findings.open_findings()
 
 
 def count_subjects(facts: FleetFacts) -> int:

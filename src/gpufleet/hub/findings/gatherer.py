@@ -6,11 +6,13 @@ machines in pages, and the scan of machines and the answers for allocations in t
 A part that cannot be gathered is unknown, and its failure is part of the result: no finding closes by it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
+from gpufleet.fleet.contract.facts import ClusterFacts
 from gpufleet.fleet.facts.allocations import allocation_table
 from gpufleet.fleet.facts.clusters import (
     BusyShares,
@@ -28,11 +30,14 @@ from gpufleet.fleet.facts.senders import SenderReading, sender_table
 from gpufleet.fleet.facts.supplied import ClusterInputs
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable, FleetFacts
 from gpufleet.fleet.rules.logic import Column
+from gpufleet.hub.contract.cluster_facts import GatheredTables, contract_facts
 from gpufleet.hub.findings.allocations import AllocationTurns
 from gpufleet.hub.findings.boots import AgentBoots
 from gpufleet.hub.findings.failures import (
     ALLOCATIONS,
     CLUSTERS,
+    COLLECTORS,
+    CONTRACT,
     COVERAGE,
     DUPLICATES,
     EVENTS,
@@ -53,17 +58,23 @@ from gpufleet.hub.query.overview import MIN_SENDERS_COMPARED
 from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.model.api.answer import Coverage
 from gpufleet.model.finding import RuleScope
+from gpufleet.model.stored.kubernetes import StoredCollector
 from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.time import NANOS
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
-from gpufleet.ports.store import FactStore
+from gpufleet.ports.store import ClusterStore, FactStore
+
+
+class GathererStore(FactStore, ClusterStore, Protocol):
+    """The part of the store that the gatherer needs."""
 
 
 class GatheredFacts(msgspec.Struct, frozen=True):
-    """Facts, and why parts of them are missing."""
+    """Facts for the rules and for the adoption contract, and why parts of them are missing."""
 
     facts: FleetFacts
+    clusters: Sequence[ClusterFacts]
     failures: Mapping[str, str]
 
 
@@ -74,7 +85,7 @@ class FactGatherer:
         self,
         *,
         registry: Registry,
-        store: FactStore,
+        store: GathererStore,
         coverage: CoverageCounter,
         senders: Senders,
         boots: AgentBoots,
@@ -108,20 +119,23 @@ class FactGatherer:
             failures.reasons[STORE] = instant.store_error
         states = self._states.read(instant, failures)
         rows = {one.id: row for row, one in enumerate(states)}
-        tables = FleetTables(FactTable(RuleScope.MACHINE), FactTable(RuleScope.DEVICE), {})
+        tables = FleetTables(FactTable(RuleScope.MACHINE), FactTable(RuleScope.DEVICE), {}, {})
         with failures.part(FLEET):
             tables = self._fleet(states, rows, instant, failures)
-        readings = self._cluster_readings(states, tables, instant, failures)
+        coverage = self._count_coverage(states, instant, failures)
+        readings = self._cluster_readings(states, tables, instant, coverage)
+        senders, unread = self._senders(states, tables.machines, instant), self._unread(states, failures)
         return GatheredFacts(
             FleetFacts.of(
                 self._hub(states, readings, instant),
                 cluster_table(readings),
                 tables.machines,
-                self._senders(states, tables.machines, instant),
+                senders,
                 self._allocation_table(rows, tables.machines, instant, failures),
                 tables.devices,
-                unread=self._unread(states, failures),
+                unread=unread,
             ),
+            self._contract_facts(states, GatheredTables(tables, senders, coverage), instant, unread, failures),
             failures.reasons,
         )
 
@@ -187,18 +201,38 @@ class FactGatherer:
         }
         return self._boots.count(current.__contains__)
 
+    def _count_coverage(
+        self, states: Sequence[ClusterState], instant: HubInstant, failures: PartFailures
+    ) -> Mapping[str, Coverage]:
+        if instant.has_store:
+            retired = [machine.id for one in states for machine in one.machines.select(retired=True)]
+            with failures.part(COVERAGE):
+                return {one.cluster: one for one in self._coverage.of(None, retired)}
+        return {}
+
+    def _contract_facts(
+        self,
+        states: Sequence[ClusterState],
+        tables: GatheredTables,
+        instant: HubInstant,
+        unread: Container[str],
+        failures: PartFailures,
+    ) -> Sequence[ClusterFacts]:
+        collectors: Mapping[str, Sequence[StoredCollector]] | None = None
+        if instant.has_store:
+            with failures.part(COLLECTORS):
+                collectors = self._store.collectors([one.id for one in states])
+        with failures.part(CONTRACT):
+            return contract_facts(states, tables, collectors, instant, unread, self._stale_after)
+        return ()
+
     def _cluster_readings(
         self,
         states: Sequence[ClusterState],
         tables: FleetTables,
         instant: HubInstant,
-        failures: PartFailures,
+        coverage: Mapping[str, Coverage],
     ) -> list[ClusterReading]:
-        coverage: Mapping[str, Coverage] = {}
-        if instant.has_store:
-            retired = [machine.id for one in states for machine in one.machines.select(retired=True)]
-            with failures.part(COVERAGE):
-                coverage = {one.cluster: one for one in self._coverage.of(None, retired)}
         zero, busy = utilization_shares(tables.devices, tables.machines, len(states))
         before = self._busy.before(self._clock.monotonic(), [one.id for one in states], busy)
         return [

@@ -11,14 +11,17 @@ import msgspec
 
 from gpufleet.fleet.attribution.contract import last_error
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, unresolved_counts
-from gpufleet.fleet.cluster_objects import is_current, is_present, judged_at
+from gpufleet.fleet.cluster_nodes import match_node, pool_labels, search_names
+from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, is_current, is_present, judged_at
 from gpufleet.fleet.facts.holders import GPU_PREFIX, GpuHolders, machine_holdings, views_of
 from gpufleet.fleet.facts.kubernetes import AllocatedDevices, whole_gpus
 from gpufleet.fleet.readings import known_views
+from gpufleet.hub.query.cluster_joins import nodes_by_evidence
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredResource
 from gpufleet.model.holdings import Method
-from gpufleet.model.kubernetes import ClusterPod
+from gpufleet.model.kubernetes import ClusterNode, ClusterPod
+from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
 from gpufleet.model.stored.kubernetes import ObjectKind, ObjectQuery
@@ -46,6 +49,15 @@ class ScanStore(SampleStore, ClusterStore, Protocol):
     """The part of the store that the scan needs."""
 
 
+class ScannedNode(msgspec.Struct, frozen=True):
+    """Placement of a Kubernetes node, and whether a label names its pool. Empty texts are unknown."""
+
+    region: str
+    zone: str
+    instance_type: str
+    has_pool: bool
+
+
 class ScannedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the queries about a machine. None for an unknown number.
 
@@ -58,6 +70,7 @@ class ScannedMachine(msgspec.Struct, frozen=True, kw_only=True):
         attributed: devices that pods are known to have.
         jobs: devices that SLURM declares for jobs.
         unresolved_jobs: device names of SLURM that identify no device.
+        node: its Kubernetes node.
     """
 
     second: float
@@ -71,13 +84,18 @@ class ScannedMachine(msgspec.Struct, frozen=True, kw_only=True):
     attributed: int = 0
     jobs: int = 0
     unresolved_jobs: int | None = None
+    node: ScannedNode | None = None
 
 
 class _Pods(msgspec.Struct, frozen=True):
-    """Allocated devices of a cluster, None without a collector; and when they were read."""
+    """Allocated devices of a cluster, and the time for which the presence of its nodes is judged.
+
+    Both are None without a collector. `second` is when they were read.
+    """
 
     second: float
     devices: AllocatedDevices | None
+    nodes_at: int | None
 
 
 class _Chunk(msgspec.Struct, frozen=True):
@@ -88,6 +106,7 @@ class _Chunk(msgspec.Struct, frozen=True):
     readers: Mapping[str, tuple[ReaderStatus, ...]]
     states: Mapping[str, tuple[StoredHolderStates, ...]]
     holdings: Mapping[str, list[StoredHolding]]
+    nodes: Mapping[str, ScannedNode]
 
 
 class MachineScan:
@@ -155,10 +174,11 @@ class MachineScan:
             readers=self._store.readers_of(cluster, ids),
             states=self._store.holder_states(cluster, ids, now - HOLDING_TTL_NS),
             holdings=holdings,
+            nodes={} if pods.nodes_at is None else self._nodes(cluster, machines, pods.nodes_at),
         )
         self._learn_parents(cluster, found)
         second = self._clock.monotonic()
-        self._known.update({one.id: self._scanned(one, found, pods, now, second) for one in machines})
+        self._known.update({one.id: self._scanned(one, found, pods.devices, now, second) for one in machines})
 
     def _scanned(
         self, machine: MachineRecord, found: _Chunk, pods: AllocatedDevices | None, now: int, second: float
@@ -181,24 +201,47 @@ class MachineScan:
             attributed=held.pods,
             jobs=held.jobs,
             unresolved_jobs=None if unresolved is None else unresolved.get(Method.SCHEDULER),
+            node=found.nodes.get(id_),
         )
 
-    def _pods_of(self, cluster: str) -> AllocatedDevices | None:
-        """Return the devices that Kubernetes allocates in a cluster; None without a present collector."""
+    def _nodes(self, cluster: str, machines: Sequence[MachineRecord], at: int) -> dict[str, ScannedNode]:
+        """Return the Kubernetes nodes of machines by machine id; `at` as in `judged_at`."""
+        uids = {one.machine.k8s_node_uid for one in machines if one.machine.k8s_node_uid is not None}
+        names = {name for one in machines for name in search_names(one.machine)}
+        query = ObjectQuery(
+            cluster=cluster,
+            kind=ObjectKind.NODE,
+            uids=tuple(sorted(uids)),
+            names=tuple(sorted(names)),
+            since=max(0, at - OBJECT_TTL_NS),
+        )
+        index = nodes_by_evidence([one for one in self._store.cluster_objects(query) if is_present(one, at)])
+        found = {}
+        for one in machines:
+            evidence = (one.machine.k8s_node_uid, *search_names(one.machine))
+            stored = {node.record.uid: node.record for text in evidence if text for node in index.get(text, ())}
+            node = match_node(one.machine, [each for each in stored.values() if isinstance(each, ClusterNode)]).node
+            if node is not None and one.machine.kind is MachineKind.NODE:
+                found[one.id] = ScannedNode(node.region, node.zone, node.instance_type, bool(pool_labels(node)))
+        return found
+
+    def _pods_of(self, cluster: str) -> _Pods:
+        """Return the devices that Kubernetes allocates in a cluster."""
         known, second = self._pods.get(cluster), self._clock.monotonic()
         if known is not None and second - known.second < PODS_SECONDS:
-            return known.devices
+            return known
         now = self._clock.now_ns()
         collectors = [one for one in self._store.collectors([cluster]).get(cluster, ()) if is_current(one, now)]
-        devices = None
+        devices = nodes_at = None
         if collectors:
             at = judged_at(ObjectKind.POD, collectors, now)
             stored = self._store.cluster_objects(ObjectQuery(cluster=cluster, kind=ObjectKind.POD))
             devices = AllocatedDevices(
                 [one.record for one in stored if isinstance(one.record, ClusterPod) and is_present(one, at)]
             )
-        self._pods[cluster] = _Pods(second, devices)
-        return devices
+            nodes_at = judged_at(ObjectKind.NODE, collectors, now)
+        found = self._pods[cluster] = _Pods(second, devices, nodes_at)
+        return found
 
     def _learn_parents(self, cluster: str, found: _Chunk) -> None:
         """Learn which GPU each MIG device and vGPU instance in the reports is a part of."""

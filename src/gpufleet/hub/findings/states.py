@@ -17,7 +17,7 @@ from gpufleet.hub.findings.reports import (
 )
 from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.model.api.answer import MachineRecord
-from gpufleet.model.cluster import Cluster
+from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.ports.registry import Registry
 
 MACHINES_PER_PAGE = 2000
@@ -29,6 +29,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
     Attributes:
         id: its id.
+        spec: its registration; None if it is only named in the configuration.
         is_retired: whether the hub no longer serves it.
         senders, machines: its senders and machines.
         retired_senders: whether each sender is retired.
@@ -36,6 +37,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     """
 
     id: str
+    spec: ClusterSpec | None
     is_retired: bool
     senders: SenderColumns
     machines: MachineColumns
@@ -66,9 +68,11 @@ class ClusterStates:
         if instant.has_store:
             with failures.part(SCAN):
                 self._scan.take_turn({one: own.select(retired=False) for one, own in machines.items()})
+        specs = {one.id: one.spec for one in self._clusters}
         return [
             ClusterState(
                 id=id_,
+                spec=specs[id_],
                 is_retired=id_ not in instant.served,
                 senders=senders[id_],
                 machines=machines[id_],

@@ -56,7 +56,7 @@ class ClusterJoins:
         """Yield each machine with the nodes that share a UID, name, machine id or system UUID with it."""
         uids = {one.machine.k8s_node_uid for one in machines if one.machine.k8s_node_uid is not None}
         names = {name for one in machines for name in search_names(one.machine)}
-        index = _by_evidence(self._read(cluster, ObjectKind.NODE, uids, names, since))
+        index = nodes_by_evidence(self._read(cluster, ObjectKind.NODE, uids, names, since))
         for one in machines:
             evidence = (one.machine.k8s_node_uid, *search_names(one.machine))
             nodes = {node.record.uid: node for text in evidence if text for node in index.get(text, ())}
@@ -150,7 +150,7 @@ class ClusterJoins:
         return list(found.values())
 
 
-def _by_evidence(nodes: Iterable[StoredObject]) -> Mapping[str, Sequence[StoredObject]]:
+def nodes_by_evidence(nodes: Iterable[StoredObject]) -> Mapping[str, Sequence[StoredObject]]:
     """Return UID, name, machine id and system UUID to the nodes that have it."""
     found: dict[str, list[StoredObject]] = {}
     for stored in nodes:

@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 import msgspec
 import numpy as np
 
+from gpufleet.fleet.contract.report import ConformanceReport
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.liveness.senders import Column, SenderKey, Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
@@ -111,6 +113,7 @@ class Overview:
         flush_lag_seconds: Callable[[], float],
         unflushed_since: Callable[[], int | None],
         findings: LiveFindings,
+        contract: ContractVerdicts,
     ) -> None:
         self._senders = senders
         self._ingest_clock = ingest_clock
@@ -125,6 +128,7 @@ class Overview:
         self._flush_lag = flush_lag_seconds
         self._unflushed_since = unflushed_since
         self._findings = findings
+        self._contract = contract
         self._fleet = SharedAnswer(self._whole, clock)
         self._states = SharedAnswer(self._sender_states, clock)
 
@@ -182,12 +186,25 @@ class Overview:
 
     async def cluster(self, id: str) -> ClusterRecord:  # noqa: A002 - the API's name
         """Return a cluster. Raises NotFoundError with similar names."""
+        return (await self._complete([await self._find_cluster(id)], id))[0][0]
+
+    async def contract_report(self, id: str) -> ConformanceReport:  # noqa: A002
+        """Return the newest report of a served cluster by the adoption contract.
+
+        Raises:
+            NotFoundError: with similar names if there is no such cluster, or if it is closed.
+        """
+        record = await self._find_cluster(id)
+        if not record.served:
+            raise NotFoundError(f"cluster {id!r} is closed: it is not judged by the adoption contract")
+        return self._contract.report(id, record.cluster.spec, self._clock.now_ns())
+
+    async def _find_cluster(self, id: str) -> ClusterRecord:  # noqa: A002
         try:
-            record = await self._clusters.get(id)
+            return await self._clusters.get(id)
         except NotFoundError as error:
             similar = similar_names(id, [one.cluster.id for one in await self._clusters.list_all()])
             raise NotFoundError(f"{error}{suggestion_text(similar)}", similar) from error
-        return (await self._complete([record], id))[0][0]
 
     async def fleet(self) -> FleetAnswer:
         """Return the fleet overview; in a large fleet up to some seconds old."""
@@ -224,7 +241,12 @@ class Overview:
                 collection = cluster_collection(collectors.get(id_, ()), instant.now)
                 completed.append(
                     msgspec.structs.replace(
-                        one, freshness=fresh, coverage=own, collection=collection, findings=findings.of_cluster(id_)
+                        one,
+                        freshness=fresh,
+                        coverage=own,
+                        collection=collection,
+                        findings=findings.of_cluster(id_),
+                        contract=self._contract.summary(id_) if one.served else None,
                     )
                 )
                 aheads.append(total.aheads)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.flush.flusher import Flusher
 from gpufleet.hub.forward.forwarder import SeriesForwarder
 from gpufleet.hub.imports.scrape_status import TargetStatuses
@@ -69,12 +70,14 @@ class HubStatus:
         forwarder: SeriesForwarder | None = None,
         receivers: Sequence[ReceiverStats] = (),
         rules: RuleStatus | None = None,
+        contract: ContractVerdicts | None = None,
     ) -> None:
         self.counters = counters
         self.target_statuses = target_statuses
         self.forwarder = forwarder
         self.receivers = receivers
         self.rules = rules
+        self.contract = contract
         self._wal = wal
         self._ledger = ledger
         self._flusher = flusher

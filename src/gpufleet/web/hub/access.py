@@ -58,6 +58,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("DELETE", "/v1/allocations/{allocation_id}"): _ADMIN,
     ("GET", "/v1/clusters"): _READS_ALL,
     ("GET", "/v1/clusters/{cluster_id}"): _READS_ALL,
+    ("GET", "/v1/clusters/{cluster_id}/contract"): _READS_ALL,
     ("PUT", "/v1/clusters/{cluster_id}"): _ADMIN,
     ("DELETE", "/v1/clusters/{cluster_id}"): _ADMIN,
     ("GET", "/v1/machines"): _READS_ALL,

@@ -7,6 +7,7 @@ from litestar import Controller, Request, Response, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
+from gpufleet.fleet.contract.report import ConformanceReport
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.overview import Overview
 from gpufleet.hub.query.paging import cut_page, parse_page_request
@@ -183,6 +184,18 @@ class ClusterRoutes(Controller):
     async def get_cluster(self, cluster_id: FromPath[str], overview: NamedDependency[Overview]) -> ClusterRecord:
         """Return the cluster."""
         return await overview.cluster(cluster_id)
+
+    @get(
+        "/{cluster_id:str}/contract",
+        summary="Get the report of a cluster by the adoption contract: status of each item, and what is not visible",
+        description="Judged after each evaluation of the rules. 404 also for a closed cluster.",
+        responses=errors(404),
+    )
+    async def get_contract_report(
+        self, cluster_id: FromPath[str], overview: NamedDependency[Overview]
+    ) -> ConformanceReport:
+        """Return the newest report."""
+        return await overview.contract_report(cluster_id)
 
     @delete(
         "/{cluster_id:str}",

@@ -11,6 +11,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 from gpufleet import __version__
+from gpufleet.fleet.contract.report import ConformanceReport
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.api.answer import (
@@ -78,6 +79,7 @@ _TYPES = (
     AuditRecord,
     ClusterRecord,
     ClusterSpec,
+    ConformanceReport,
     ErrorAnswer,
     EventsAnswer,
     FindingDetail,

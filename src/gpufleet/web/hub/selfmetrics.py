@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet import __version__
 from gpufleet.exporters.exposition import MetricsPage, format_labels
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.forward.forwarder import SeriesForwarder
 from gpufleet.hub.imports.scrape_status import TargetStatuses
 from gpufleet.hub.notify.stats import ReceiverStats
@@ -80,6 +81,8 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
         _forward(page, status.forwarder)
     if status.rules is not None:
         _rules(page, status.rules)
+    if status.contract is not None:
+        _contract(page, status.contract)
     _notify(page, status.receivers)
     page.declare("gpufleet_hub_build_info", "gauge", "Version of gpufleet; always 1")
     page.add("gpufleet_hub_build_info", format_labels({"version": __version__}), 1)
@@ -145,6 +148,14 @@ def _rules(page: MetricsPage, rules: RuleStatus) -> None:
         _single(page, "findings_last_evaluation_timestamp_seconds", "gauge", text, rules.at / NANOS)
     text = "Evaluations without a part of the facts, or whose result could not be stored"
     _by_label(page, "findings_errors_total", text, "part", rules.errors)
+
+
+def _contract(page: MetricsPage, contract: ContractVerdicts) -> None:
+    """Add the items of the adoption contract of each cluster by status."""
+    text = "Items of the adoption contract that apply to the tier of the cluster, by status"
+    page.declare("gpufleet_contract_items", "gauge", text)
+    for (cluster, status), count in sorted(contract.counts().items()):
+        page.add("gpufleet_contract_items", format_labels({"cluster": cluster, "status": status.value}), count)
 
 
 def _notify(page: MetricsPage, receivers: Sequence[ReceiverStats]) -> None:

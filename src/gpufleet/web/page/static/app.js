@@ -3,6 +3,7 @@
 import { allocationPage } from "./allocation.js";
 import { allocationsPage } from "./allocations.js";
 import { Client } from "./api.js";
+import { contractPage } from "./contract.js";
 import { element, foreign, printable } from "./dom.js";
 import { findingPage, findingsPage } from "./findings.js";
 import { fleetPage } from "./fleet.js";
@@ -97,6 +98,7 @@ function pageOf(path, context) {
   if (name === "findings" && text) return findingPage({ ...context, isOperator: readsAll }, text);
   if (name === "allocations" || !readsAll) return allocationsPage(context);
   if (name === "nodes" && text) return nodePage(context, text);
+  if (name === "contract" && text) return contractPage(context, text);
   if (name === "gpus" && text) return gpuPage(context, text);
   if (name === "findings") return findingsPage(context);
   return fleetPage(context);

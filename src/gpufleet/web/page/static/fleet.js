@@ -1,5 +1,6 @@
 /** Page of the fleet, for operators: freshness and coverage of clusters, and nodes. */
 
+import { contractText } from "./contract.js";
 import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { FleetNodes } from "./fleet_nodes.js";
 import { timeText } from "./format.js";
@@ -65,12 +66,13 @@ function summaryOf(fleet) {
 }
 
 function clusterTable(records) {
-  const rows = records.map(({ cluster, served, freshness, coverage, findings }) => [
+  const rows = records.map(({ cluster, served, freshness, coverage, findings, contract }) => [
     [foreign(cluster.id), cluster.closed_at ? element("small", null, "closed") : null],
     [foreign(cluster.spec?.environment ?? ""), element("small", null, foreign(cluster.spec?.team ?? ""))],
     freshness ? stateText(freshness.liveness) : served ? "unknown" : "not served",
     freshness?.last_seen_at ? timeText(freshness.last_seen_at) : "never",
     coverage ? foreign(coverage.summary) : "unknown",
+    served ? contractText(cluster.id, contract) : "",
     findingsText(findings),
     countsText(freshness?.machines),
     freshness
@@ -84,6 +86,7 @@ function clusterTable(records) {
     "State",
     "Last seen",
     "GPUs reporting",
+    "Contract",
     "Open findings",
     "Machines",
     "Batches",

@@ -18,6 +18,11 @@ export function findingLink(id) {
   return `#/findings/${encodeURIComponent(id)}`;
 }
 
+/** Return the address of the page of a cluster's report by the adoption contract. */
+export function contractLink(cluster) {
+  return `#/contract/${encodeURIComponent(cluster)}`;
+}
+
 /** Return the address of a GPU's page. */
 export function gpuLink(id) {
   return `#/gpus/${encodeURIComponent(id)}`;

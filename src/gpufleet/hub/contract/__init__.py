@@ -1,0 +1,1 @@
+"""Judgement of registered clusters by the adoption contract."""

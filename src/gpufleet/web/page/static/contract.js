@@ -1,0 +1,115 @@
+/** Page of a cluster's report by the adoption contract, and its verdict in the table of clusters. */
+
+import { element, facts, foreign, replace, section, table } from "./dom.js";
+import { timeText } from "./format.js";
+import { contractLink } from "./labels.js";
+
+const STATUSES = ["Not Implemented", "Partially Implemented", "Unknown", "Waived", "Implemented", "N/A"];
+const LEVELS = ["MUST", "SHOULD", "MAY"];
+
+/** Create the page of a cluster, by its id. */
+export function contractPage({ client }, cluster) {
+  const summary = element("div");
+  const hidden = element("div");
+  const items = element("div");
+  return {
+    title: "Contract",
+    node: element("div", null, summary, section("Not visible", hidden), section("Items", items)),
+    period: 60_000,
+    async refresh(signal) {
+      const report = await client.get(`v1/clusters/${encodeURIComponent(cluster)}/contract`, {}, signal);
+      replace(summary, summaryOf(report));
+      replace(hidden, hiddenTable(report.not_visible));
+      replace(items, itemTable(report));
+    },
+  };
+}
+
+/** Create the verdict about a cluster, with a link to its report; a summary of null is unknown. */
+export function contractText(cluster, summary) {
+  const link = (text) => element("a", { href: contractLink(cluster), "data-key": `contract ${cluster}` }, text);
+  if (!summary) return link("unknown");
+  const hidden = summary.gpus_not_visible > 0 ? `${summary.gpus_not_visible} GPUs not visible` : null;
+  return [
+    link(visibilityText(summary.visibility)),
+    element("small", null, `${percentText(summary.percent)}, tier ${tierText(summary.tier)}`),
+    hidden === null ? null : element("small", null, hidden),
+    summary.not_visible.map((item) => element("small", null, foreign(item))),
+  ];
+}
+
+function visibilityText(visibility) {
+  return element("span", { class: `visibility-${visibility}` }, visibility.replace("_", " "));
+}
+
+function percentText(percent) {
+  return percent === null ? "no MUST item applies" : `${percent} % of MUST items met`;
+}
+
+function tierText(tier) {
+  return tier === null ? "unknown" : String(tier);
+}
+
+function summaryOf({ metadata, warnings, ignored_waivers }) {
+  const uncounted =
+    metadata.machines_without_count > 0 ? `, and those of ${metadata.machines_without_count} machines` : "";
+  return [
+    element("p", { class: "lead" }, visibilityText(metadata.visibility), `: ${percentText(metadata.percent)}.`),
+    facts([
+      ["Cluster", foreign(metadata.cluster)],
+      ["Tier", `${tierText(metadata.tier)}, ${metadata.is_declared ? "declared" : "observed"}`],
+      ["Reached tier", metadata.reached_tier === null ? "none" : String(metadata.reached_tier)],
+      ["GPUs not visible", `${metadata.gpus_not_visible}${uncounted}`],
+      ["Since", metadata.visible_since === null ? null : timeText(metadata.visible_since)],
+      ["Contract", metadata.versions.join(" and ")],
+      ["Warnings", warnings.join(", ")],
+      [
+        "Waivers that do not count",
+        ignored_waivers.length === 0 ? null : ignored_waivers.map((text) => element("small", null, foreign(text))),
+      ],
+      ["As of", timeText(metadata.at)],
+    ]),
+  ];
+}
+
+function hiddenTable(entries) {
+  if (entries.length === 0) return element("p", null, "Every known GPU is visible.");
+  const rows = entries.map((one) => [
+    one.item,
+    one.is_whole ? "the whole cluster" : one.machines > 0 ? `${one.machines} machines` : "GPUs",
+    one.gpus === null ? "all" : String(one.gpus),
+    foreign(one.reason),
+    one.examples.map((name) => element("small", null, foreign(name))),
+  ]);
+  return table("Not visible", ["Item", "Concerns", "GPUs", "Reason", "Machines"], rows);
+}
+
+/** Create the table of items: those by which GPUs are not visible first, then by status and level. */
+function itemTable({ spec, not_visible }) {
+  const hidden = new Set(not_visible.map((one) => one.item));
+  const rank = (one) =>
+    (hidden.has(one.id) ? 0 : 100) + 10 * STATUSES.indexOf(one.status) + LEVELS.indexOf(one.level);
+  const rows = Object.values(spec)
+    .flat()
+    .sort((one, other) => rank(one) - rank(other))
+    .map((one) => [
+      [one.id, element("small", null, one.description)],
+      one.level,
+      one.status,
+      [
+        (one.evidence ?? []).map((text) => element("small", null, foreign(text))),
+        one.notes ? element("small", null, foreign(one.notes)) : null,
+      ],
+      one.since ? timeText(one.since) : "",
+      remedyOf(one.remedy),
+    ]);
+  return table("Items", ["Item", "Level", "Status", "Found", "Since", "Remedy"], rows);
+}
+
+function remedyOf(remedy) {
+  if (!remedy) return "";
+  return [
+    remedy.command ? element("code", null, remedy.command) : null,
+    remedy.page ? element("small", null, `docs/${remedy.page}`) : null,
+  ];
+}
