@@ -22,6 +22,7 @@ from gpufleet.cli.guest import guest_app
 from gpufleet.cli.hub import hub_app
 from gpufleet.cli.join import join
 from gpufleet.cli.machine import machine_app
+from gpufleet.cli.onboard import onboard
 from gpufleet.cli.query.app import query_app
 from gpufleet.cli.record import record
 from gpufleet.cli.replay import replay
@@ -38,7 +39,7 @@ from gpufleet.cli.why import why
 UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """Base class of usage errors, from click or from typer's copy of it; typer does not export it."""
 
-COMMANDS = (up, cluster_agent, snapshot, top, who, why, events, record, replay, decode, join, audit, version)
+COMMANDS = (up, cluster_agent, snapshot, top, who, why, events, record, replay, decode, join, onboard, audit, version)
 """Commands in the order of the help. Their modules import heavy dependencies only when they run."""
 
 GROUPS = {

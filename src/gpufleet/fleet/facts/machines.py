@@ -157,10 +157,14 @@ class MachineFactsBuilder:
         return {"expectation_sources": np.where(is_subject & self._machines.inputs.is_queried, sources, np.nan)}
 
     def _has_gpus(self, columns: dict[str, Column]) -> Column:
-        """Return whether each machine has GPUs for its driver: at least one that is not passed through."""
+        """Return whether each machine has GPUs for its driver: at least one that is not passed through.
+
+        The bus shows it, or the driver lists it: a GPU can have no PCI function of its own.
+        """
         on_bus = columns["pci_gpus"] - np.nan_to_num(columns["passthrough_gpus"])
         is_vfio = self._devices.columns["bound_to_vfio"] == 1
-        return np.where(np.isnan(on_bus), self._sum(~self._devices.gpus.retired & ~is_vfio) > 0, on_bus > 0)
+        shown = np.where(np.isnan(on_bus), self._sum(~self._devices.gpus.retired & ~is_vfio) > 0, on_bus > 0)
+        return shown | (np.nan_to_num(columns["nvml_gpus"]) > 0)
 
     def _services(self, has_gpus: Column) -> dict[str, Column]:
         """Return the states of driver and Fabric Manager. Without GPUs for it, the driver is not judged."""
