@@ -102,14 +102,13 @@ THROUGH_THE_PACKAGE = {
     "simulate/dcgm": ("answers engine state values", "tests/readers/dcgm"),
     "simulate/fleet": ("agents cycles fleet hardware layout posting random_values reports", "tests/simulate/fleet"),
     "spool": ("acknowledgements folder record recovery segment segment_list", "tests/spool"),
-    "stores/clickhouse": ("queries", "tests/stores/clickhouse/test_store.py"),
     "stores/clickhouse/facts": ("mig pages", "tests/stores/clickhouse/facts/test_newest_columns.py"),
     "stores/clickhouse/connection": ("lease", "tests/stores/clickhouse/connection"),
     "stores/clickhouse/machines": ("status summaries", "tests/stores/clickhouse/machines"),
     "stores/clickhouse/rollup": ("durations hours job output rows tables", "tests/stores/clickhouse/rollup"),
     "stores/clickhouse/samples": ("keys", "tests/stores/clickhouse/samples"),
     "stores/clickhouse/schema": ("arrow columns sets tables", "tests/stores/clickhouse/schema"),
-    "stores/clickhouse/sql": ("definition views windows", "tests/stores/clickhouse/sql"),
+    "stores/clickhouse/sql": ("definition queries views windows", "tests/stores/clickhouse/sql"),
     "top": ("columns history host lines observation", "tests/top"),
     "web/hub": (
         (

@@ -89,7 +89,10 @@ NATIVE = Dialect(
     name="gpufleet",
     prefixes=(PREFIX,),
     families=FAMILIES,
-    unread={PREFIX + "findings": "findings of a hub about its own fleet"},
+    unread={
+        PREFIX + "findings": "findings of a hub about its own fleet",
+        PREFIX + "contract_items": "verdicts of a hub about its own clusters",
+    },
     identify=identify,
     self_prefixes=tuple(
         PREFIX + name

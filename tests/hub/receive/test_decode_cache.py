@@ -12,7 +12,7 @@ from gpufleet.hub.flush.screening import screen
 from gpufleet.hub.receive.decode_cache import pack_columns
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
-from gpufleet.stores.clickhouse.insert import build_columns
+from gpufleet.stores.clickhouse.samples.insert import build_columns
 from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.sets import WriteCache

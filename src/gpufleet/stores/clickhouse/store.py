@@ -30,7 +30,6 @@ from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
 from gpufleet.stores.clickhouse.facts.history import transition_columns
-from gpufleet.stores.clickhouse.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes
 from gpufleet.stores.clickhouse.machines.status import (
@@ -39,7 +38,6 @@ from gpufleet.stores.clickhouse.machines.status import (
     fetch_readers,
 )
 from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts
-from gpufleet.stores.clickhouse.queries import StoreQueries
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, all_tables, apply_retention
@@ -52,6 +50,7 @@ from gpufleet.stores.clickhouse.samples.cache import (
     SubjectRow,
     fetch_subjects,
 )
+from gpufleet.stores.clickhouse.samples.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.samples.series import fetch_series
@@ -68,6 +67,7 @@ from gpufleet.stores.clickhouse.schema.tables import (
     SUBJECTS,
     Engine,
 )
+from gpufleet.stores.clickhouse.sql.queries import StoreQueries
 
 _DEFAULT_LIMITS = SqlLimits()
 

@@ -1,1 +1,1 @@
-"""SQL statements of users: views, allowed functions, checks and execution within limits."""
+"""Queries: statements of users with views, allowed functions and limits; and the read-only queries of the store."""
