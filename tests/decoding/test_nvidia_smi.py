@@ -80,6 +80,8 @@ def test_truncated_file_reports_the_count_of_the_driver() -> None:
     assert snapshot.host.readings["nvidia_devices"].value == 8
     assert snapshot.readers[0].state is ReaderState.PARTIAL
     assert any({"8", "2"} <= set(re.findall(r"\d+", note)) for note in found.notes)
+    assert {"8", "2"} <= set(re.findall(r"\d+", snapshot.readers[0].last_error))
+    assert (snapshot.aggregate.reporting, snapshot.aggregate.devices) == (2, 8)
 
 
 @pytest.mark.parametrize("count", ["²", "9" * 30, "many", ""])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +11,20 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
 from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
 from gpufleet.readers.exporter.mapping import samples_of
 from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, RequestedMetrics, metrics_of_columns
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
+from gpufleet.readers.nvml.reader import NvmlReader
+from gpufleet.simulate.dcgm.state import EngineState
 from tests.fakes.nvidia_smi.standin import DATA
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.readers.dcgm.engines import reading
+from tests.readers.nvml.rig import PATIENT
 
 Readings = dict[tuple[str, tuple[str, ...]], Value | Absent]
 
@@ -146,6 +154,20 @@ def test_zeros_without_ecc_are_not_values(mode: str) -> None:
     assert page.get(("gpu_ecc_mode", ())) in (None, "disabled")
 
 
+@pytest.mark.parametrize(("total", "known"), [("0", False), ("40960", True)])
+def test_protected_memory_counts_in_confidential_mode_only(total: str, known: bool) -> None:
+    row = {"pci.bus_id": "00000000:0C:00.0", "protected_memory.total": f"{total} MiB", "protected_memory.used": "0 MiB"}
+    found = readings(rows_as_records([row]), metrics_of_columns(row))
+    page = TextParser().parse(
+        f'{PREFIX}protected_memory_total_bytes{{uuid="1"}} {int(total) << 20}\n'
+        f'{PREFIX}protected_memory_used_bytes{{uuid="1"}} 0\n'.encode()
+    )
+    (sample,) = samples_of(page, NVIDIA_GPU_EXPORTER, 1, reader="x", where="x").samples
+    for metric in ("gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"):
+        assert reason(found[metric, ()]) is (None if known else Reason.NOT_SUPPORTED)
+        assert reason(sample.values[metric]) is (None if known else Reason.NOT_SUPPORTED)
+
+
 def test_zeros_with_ecc_are_values() -> None:
     row = {"pci.bus_id": "00000000:0C:00.0", "ecc.mode.current": "Enabled", **ECC_CELLS}
     found = readings(rows_as_records([row]), metrics_of_columns(row))
@@ -159,3 +181,71 @@ def test_errors_on_a_page_without_the_mode_are_values() -> None:
     page = imported(row)
     assert page["gpu_ecc_uncorrected_lifetime_errors_total", ()] == 3
     assert page["gpu_sram_threshold_exceeded", ()] == 0
+
+
+PROTECTED = ("gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes")
+IDENTITY = ("gpu_serial", "gpu_vbios_version")
+LACKED = {*ECC_COUNTS, *RACK, *PROTECTED, *IDENTITY}
+"""Metrics of what a board without ECC, rack, confidential computing, serial number and VBIOS version does not have."""
+
+BARE_ROW = {
+    "pci.bus_id": "00000000:0C:00.0",
+    "ecc.mode.current": "[N/A]",
+    **ECC_CELLS,
+    "serial": "0",
+    "vbios_version": "00.00.00.00.00",
+    "protected_memory.total": "0 MiB",
+    "protected_memory.used": "0 MiB",
+    "platform.chassis_serial_number": "[N/A]",
+    "platform.slot_number": "0",
+    "platform.tray_index": "0",
+    "platform.host_id": "1",
+    "platform.gpu_fabric_guid": "0x0000000000000000",
+}
+
+
+async def bare_by_nvml(folder: Path) -> Readings:
+    fake = FakeNvml(folder, Scenario.healthy(1))
+    board = fake.scenario.devices[0]
+    modes = ("EccMode_current", "EccMode_pending", "ConfComputeMemSizeInfo_protected")
+    board.numbers |= {f"nvmlDeviceGet{name}": 0 for name in (*modes, "ConfComputeProtectedMemoryUsage_used")}
+    board.rows["nvmlDeviceGetPlatformInfo"] = [(0, 0, 1, 1, 1)]
+    board.texts |= {"nvmlDeviceGetPlatformInfo_serial": "", "nvmlDeviceGetSerial": "0"}
+    board.texts["nvmlDeviceGetVbiosVersion"] = "00.00.00.00.00"
+    fake.apply()
+    reader = NvmlReader(limits=PATIENT, environment=fake.environment)
+    found: Readings = {}
+    try:
+        for lane in LANES:
+            (sample,) = [one for one in (await reader.read(lane)).samples if one.view is not None]
+            found |= readings_of(sample)
+    finally:
+        await reader.close()
+    return found
+
+
+async def bare_by_dcgm(folder: Path) -> Readings:
+    engine = EngineState.healthy(1)
+    engine.gpus[0].values |= {300: 0, 310: 0, 311: 0, 312: 0, 313: 0, 53: "0", 85: "00.00.00.00.00"}
+    found: Readings = {}
+    async with reading(folder, engine) as (reader, _):
+        for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
+            (sample,) = [one for one in (await reader.read(lane)).samples if one.view is not None]
+            found |= readings_of(sample)
+    return found
+
+
+async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
+    (tmp_path / "dcgm").mkdir()
+    (tmp_path / "nvml").mkdir()
+    of_reader = {
+        "nvml": await bare_by_nvml(tmp_path / "nvml"),
+        "dcgm": await bare_by_dcgm(tmp_path / "dcgm"),
+        "nvidia_smi": readings(rows_as_records([BARE_ROW]), metrics_of_columns(BARE_ROW)),
+        "imported": imported(BARE_ROW),
+    }
+    for reader, least in (("nvml", 20), ("dcgm", 6), ("nvidia_smi", 12), ("imported", 4)):
+        covered = {key: value for key, value in of_reader[reader].items() if key[0] in LACKED}
+        assert len(covered) >= least, reader
+        kept = {key: value for key, value in covered.items() if reason(value) is not Reason.NOT_SUPPORTED}
+        assert kept == {}, reader

@@ -117,9 +117,10 @@ def _evidence(prefix: str) -> dict[str, bool]:
             if found is not None and found["metric"] in CATALOGUE:
                 value = not found["value"].startswith("absent ")
                 seen[found["metric"]] = seen.get(found["metric"], False) or value
+    printed: dict[str, bool] = {}
     for name, value in _columns(prefix):
-        seen[name] = seen.get(name, False) or value
-    return seen
+        printed[name] = printed.get(name, False) or value
+    return printed | seen  # a printed text is no value where the board lacks what it belongs to
 
 
 def _columns(prefix: str) -> Iterator[tuple[str, bool]]:

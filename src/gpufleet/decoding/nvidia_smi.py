@@ -145,7 +145,7 @@ def _add_outputs(
     heads += list(outputs.table.rows[:1]) if outputs.table is not None else []
     count = count_of(head.get(name) for head in heads for name in ("attached_gpus", "count"))
     if count is not None and count != len(gpus):
-        errors.append(f"the driver counts {count} GPUs, but {len(gpus)} were decoded")
+        errors.insert(0, f"the driver counts {count} GPUs, but {len(gpus)} were decoded")
     for lane in LANES:
         samples = [gpu_sample(gpu, lane, requested, modes[gpu.view.key], at) for gpu in gpus]
         parts, messages = instance_samples(gpus, outputs.listing, lane, at)

@@ -55,6 +55,9 @@ these products report 1, which cannot be distinguished from the first module of 
 """
 
 
+PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
+
+
 def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace the driver's defaults for a board that is not in a rack by `not_supported`.
 
@@ -108,6 +111,17 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
             values[name] = Absent(Reason.NOT_SUPPORTED, name)
 
 
+def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> None:
+    """Replace the protected memory of a GPU that has none by `not_supported`.
+
+    The driver reports 0 bytes unless confidential computing is on, also for boards that cannot have it.
+    """
+    if values.get(PROTECTED_TOTAL) == 0:
+        for name in (PROTECTED_TOTAL, PROTECTED_USED):
+            if name in values and not isinstance(values[name], Absent):
+                values[name] = Absent(Reason.NOT_SUPPORTED, PROTECTED_TOTAL)
+
+
 def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], where: str) -> Value | Absent:
     """Return the reading, or `not_supported` if it belongs to a part that the board lacks.
 
@@ -129,17 +143,20 @@ def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str
     return part_absence(metric, value, () if has_ecc else (ECC,), where)
 
 
-_WITH_DEFAULTS = frozenset({CHASSIS_SERIAL, FABRIC_GUID, FABRIC_STATE, *RACK_PLACE, *_NOT_REPORTED, *IDENTITIES})
+_WITH_DEFAULTS = frozenset(
+    {CHASSIS_SERIAL, FABRIC_GUID, FABRIC_STATE, *RACK_PLACE, *_NOT_REPORTED, *IDENTITIES, PROTECTED_TOTAL}
+)
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
 
 def without_defaults(sample: Sample) -> Sample:
-    """Return a sample of a device without the driver's defaults for a place in a rack, a fabric or an identity."""
+    """Return a sample without the driver's defaults for a rack, a fabric, an identity or protected memory."""
     if sample.view is None or _WITH_DEFAULTS.isdisjoint(sample.values):
         return sample
     values = dict(sample.values)
     drop_rack_defaults(values)
     drop_zero_identities(values)
+    drop_empty_protected_memory(values)
     dims = drop_fabric_defaults(values, sample.dims)
     if (values, dims) == (sample.values, sample.dims):
         return sample

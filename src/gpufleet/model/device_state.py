@@ -81,6 +81,11 @@ def state_of(values: Mapping[str, Value | Absent], dims: Iterable[DimValue] = ()
     return UNREADABLE
 
 
+def is_failure(reason: Reason) -> bool:
+    """Return whether a reading with this reason failed; other readings are missing on the device or in its mode."""
+    return reason in STATE_OF_REASON or reason in _CORE_FAILURES
+
+
 def is_core_error(metric: str, value: Value | Absent | None) -> bool:
     """Return whether a reading is a core reading that failed."""
     return isinstance(value, Absent) and value.reason in _CORE_FAILURES and metric in CORE_READINGS

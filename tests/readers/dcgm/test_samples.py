@@ -8,7 +8,8 @@ from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
-from gpufleet.simulate.dcgm.state import GPU_LOST, EngineState
+from gpufleet.model.view import ViewKind
+from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_LOST, EngineState
 from tests.readers.dcgm.engines import reading
 
 UUID, PCI_BUS_ID, POWER, ECC_MODE = 54, 57, 155, 300
@@ -75,3 +76,24 @@ async def test_zeros_without_ecc_are_not_values(status: int, tmp_path: Path) -> 
     assert len(counts[0]) == len(counts[1]) == 4
     assert not any(isinstance(value, Absent) for value in counts[0].values())
     assert set(counts[1].values()) == {Absent(Reason.NOT_SUPPORTED, "DCGM 300")}
+
+
+async def test_identities_of_zeros_are_not_values(tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    engine.gpus[1].values |= {53: "0", 85: "00.00.00.00.00"}
+    async with reading(tmp_path, engine) as (reader, _):
+        values = of_gpu(await reader.read(Lane.STATIC), 1).values
+    assert {values["gpu_serial"], values["gpu_vbios_version"]} == {
+        Absent(Reason.NOT_SUPPORTED, "gpu_serial"),
+        Absent(Reason.NOT_SUPPORTED, "gpu_vbios_version"),
+    }
+
+
+async def test_lost_mig_device_is_a_lost_gpu(tmp_path: Path) -> None:
+    engine = EngineState.with_mig(2)
+    engine.part_statuses[COMPUTE_INSTANCE, 1] = {252: GPU_LOST}
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    gpus = [one for one in found.samples if one.view is not None and one.view.kind is ViewKind.GPU]
+    assert [one.values["gpu_state"] for one in gpus] == ["lost", "ok"]
+    assert [(event.kind, event.view) for event in found.events] == [("gpu_lost", gpus[0].view)]

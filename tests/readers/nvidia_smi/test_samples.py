@@ -2,10 +2,12 @@
 
 import pytest
 
+from gpufleet.codecs.nvidia_smi import DeviceRecord
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
+from gpufleet.readers.nvidia_smi.samples import printed_reason
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 
 ADDRESS = "0000:75:00.0"
@@ -81,3 +83,14 @@ async def test_lost_gpu_that_prints_no_uuid_keeps_its_own(smi: FakeNvidiaSmi, re
 async def test_counts_of_a_lost_gpu_are_absent(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     cells(smi, "[GPU is lost]", kept=("pstate",))
     assert sick(await reader.read(Lane.FAST)).values["gpu_compute_processes"] == Absent(Reason.GPU_LOST)
+
+
+def test_lost_cell_of_a_vgpu_instance_is_of_its_gpu() -> None:
+    gpu = DeviceRecord(name="x", vgpus=(DeviceRecord(name="1", leaves={"fb_memory_usage/used": "GPU is lost"}),))
+    assert printed_reason(gpu) is Reason.GPU_LOST
+
+
+def test_names_of_tenants_are_no_evidence_about_the_gpu() -> None:
+    named = DeviceRecord(name="1", leaves={"vm_name": "GPU is lost", "vm_uuid": "GPU is lost"})
+    process = {"process_name": "GPU is lost", "name": "GPU is lost"}
+    assert printed_reason(DeviceRecord(name="x", vgpus=(named,), processes=(process,))) is None

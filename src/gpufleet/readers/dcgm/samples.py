@@ -121,7 +121,7 @@ def gpu_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane
 
 def _gpu(readings: PassReadings, gpu: Entity, view: View, lane: Lane) -> Sample:
     live = readings.live.get(gpu, _NOTHING)
-    lost, modes = lost_reason(live), modes_of(live)
+    lost, modes = _lost_reason(readings, gpu), modes_of(live)
     values: dict[str, Value | Absent]
     dims: tuple[DimValue, ...]
     values, dims = absent_device(lost, lane) if lost else map_device(live, lane, modes, readings.session.unknown)
@@ -258,9 +258,16 @@ def lost_reason(live: Values) -> Absent | None:
     return None if why is None else Absent(why)
 
 
+def _lost_reason(readings: PassReadings, gpu: Entity) -> Absent | None:
+    """Return the reason by the values of a GPU and of its MIG devices."""
+    parts = [device.compute_instance for device in readings.mig_devices or () if device.gpu == gpu]
+    found = [lost_reason(readings.live.get(entity, _NOTHING)) for entity in (gpu, *parts)]
+    return next((why for why in found if why is not None), None)
+
+
 def lost_gpus(readings: PassReadings, views: Mapping[Entity, View]) -> dict[str, Absent]:
     """Return the view keys of the lost GPUs, with the reason."""
-    found = {view.key: lost_reason(readings.live.get(gpu, _NOTHING)) for gpu, view in views.items()}
+    found = {view.key: _lost_reason(readings, gpu) for gpu, view in views.items()}
     return {key: why for key, why in found.items() if why is not None}
 
 

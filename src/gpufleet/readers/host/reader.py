@@ -1,10 +1,11 @@
 """The host reader: reads the machine itself from kernel files."""
 
 import hashlib
+from typing import Protocol
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError, WireError
 from gpufleet.model.reading import Round, Sample
 from gpufleet.ports.channel import Files
 from gpufleet.ports.clock import Clock
@@ -17,12 +18,29 @@ from gpufleet.readers.host.mapping.devices import (
     map_inventory,
     map_services,
 )
-from gpufleet.readers.host.mapping.identity import map_identity
+from gpufleet.readers.host.mapping.identity import known_system_uuid, map_identity
 from gpufleet.readers.host.mapping.kernel import map_boot_time, map_memory, map_pressure, map_processor
 from gpufleet.readers.host.mapping.network import map_infiniband, map_network
+from gpufleet.readers.host.mapping.node import provider_to_query
+from gpufleet.readers.host.parse.cloud import InstanceData
 from gpufleet.readers.host.parse.identity import parse_boot_id
 from gpufleet.readers.host.parse.kernel import ProcessorTimes
 from gpufleet.readers.host.source import FetchedFiles
+
+_REASONS = {ChannelProblem.TIMEOUT: Reason.TIMEOUT, ChannelProblem.NOT_ENABLED: Reason.NOT_ENABLED}
+"""Reasons of absence by the problem of the metadata service."""
+
+
+class MetadataService(Protocol):
+    """Metadata service of a cloud; see `metadata.CloudMetadata`."""
+
+    def knows(self, provider: str) -> bool:
+        """Return whether the service of a provider can be read."""
+        ...
+
+    async def fetch(self, provider: str) -> InstanceData:
+        """Return the instance. Raises ChannelError or WireError."""
+        ...
 
 
 class HostReader:
@@ -32,12 +50,22 @@ class HostReader:
         files: channel to the machine's files.
         clock: clock of the samples' times.
         node: sources of the machine's name in Kubernetes; None leaves it out, as for guests.
+        metadata: metadata service of the machine's cloud; None queries none. It is queried for what DMI and cloud-init
+            lack, until it has answered once.
     """
 
-    def __init__(self, files: Files, clock: Clock, node: plan.KubernetesNode | None = None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        node: plan.KubernetesNode | None = None,
+        metadata: MetadataService | None = None,
+    ) -> None:
         self._files = files
         self._clock = clock
         self._node = node
+        self._metadata = metadata
+        self._instance: InstanceData | None = None
         self._times: ProcessorTimes | None = None
 
     @property
@@ -81,7 +109,7 @@ class HostReader:
             map_services(source, into)
             map_display_devices(inventory, into)
         elif lane is Lane.STATIC:
-            machine = map_identity(source, disk, self._node, into)
+            machine = map_identity(source, disk, self._node, into, await self._query_instance(source))
         sample = Sample(
             view=None,
             reader=self.name,
@@ -92,6 +120,21 @@ class HostReader:
             driver_session=driver_session(source.take(plan.BOOT_ID, parse_boot_id)),
         )
         return Round(samples=(sample,), inventory=inventory, machine=machine, errors=source.errors)
+
+    async def _query_instance(self, source: FetchedFiles) -> InstanceData | Absent | None:
+        """Return the instance by the metadata service, or why it is unknown; None if it is not queried."""
+        if self._metadata is None or self._instance is not None:
+            return self._instance
+        provider = provider_to_query(source, known_system_uuid(source))
+        if not self._metadata.knows(provider):
+            return None
+        try:
+            self._instance = await self._metadata.fetch(provider)
+        except ChannelError as error:
+            return Absent(_REASONS.get(error.problem, Reason.READER_FAILED), str(error))
+        except WireError as error:
+            return Absent(Reason.INVALID_VALUE, f"the metadata service answers with invalid data: {error}")
+        return self._instance
 
     async def close(self) -> None:
         """Drop the state of the previous pass."""

@@ -27,7 +27,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     modes_of,
     processes_of,
 )
-from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_STATUS
+from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_STATUS, VGPU_NAMES
 from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
 
 _COUNTED = (PROCESSES, MIG_DEVICES)
@@ -120,8 +120,15 @@ def _sample(
 
 
 def printed_reason(record: DeviceRecord) -> Reason | None:
-    """Return the worst reason about the whole device among the printed texts of a GPU and its MIG devices, or None."""
-    texts = itertools.chain(record.fields.values(), *(one.leaves.values() for one in (record, *record.mig)))
+    """Return the worst reason about the whole device among the printed texts of a GPU and its instances, or None.
+
+    Names that users choose, such as those of virtual machines, are no evidence.
+    """
+    texts = itertools.chain(
+        record.fields.values(),
+        *(one.leaves.values() for one in (record, *record.mig)),
+        *([text for name, text in one.leaves.items() if name not in VGPU_NAMES] for one in record.vgpus),
+    )
     printed = {reason for text in texts if (reason := token(text)) is not None}
     if record.leaves.get(RESET_STATUS, "").strip().lower() == "yes":
         printed.add(Reason.RESET_REQUIRED)

@@ -281,6 +281,9 @@ class CommandHandler:
                 return device.statuses[one], 0
             return (0, device.values[one]) if one in device.values else (NO_DATA, 0)
         values = self.state.parts.get((kind, id_), {})
+        statuses = self.state.part_statuses.get((kind, id_), {})
+        if one in statuses:
+            return statuses[one], 0
         return (0, values[one]) if one in values else (NOT_SUPPORTED, 0)
 
     def _history(self, connection: ClientState, out: bytearray, faults: frozenset[EngineFault]) -> bytes:

@@ -71,6 +71,7 @@ class EngineState:
         version: as DCGM writes it.
         gpus: by DCGM's GPU id.
         parts: (GPU_INSTANCE or COMPUTE_INSTANCE, its id) to field id to value.
+        part_statuses: of a part as in `parts`, field id to a dcgmReturn_t instead of a value.
         hierarchy_error: error code for the list of MIG devices, or 0.
         group_error: error code for adding an entity to a group, or 0.
         forms: command numbers of latest values that this version supports.
@@ -86,6 +87,7 @@ class EngineState:
     version: str = "4.5.3"
     gpus: dict[int, SimulatedGpu] = field(default_factory=dict)
     parts: dict[tuple[int, int], dict[int, FieldValue]] = field(default_factory=dict)
+    part_statuses: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
     hierarchy_error: int = 0
     group_error: int = 0
     forms: frozenset[int] = frozenset({22, 52, 63})

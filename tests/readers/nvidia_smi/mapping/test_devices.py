@@ -36,6 +36,13 @@ def test_worst_of_several_absent_texts_counts() -> None:
     assert value_of("gpu_power_watts", dict(reversed(texts.items()))) == lost
 
 
+@pytest.mark.parametrize("text", ["Unknown Error", "GPU is lost", "Timeout"])
+def test_value_beside_a_failed_reading_does_not_replace_it(text: str) -> None:
+    texts = {"gpu_power_readings/average_power_draw": text, "gpu_power_readings/instant_power_draw": "71.20 W"}
+    assert isinstance(value_of("gpu_power_watts", texts), Absent)
+    assert value_of("gpu_power_watts", texts | {"gpu_power_readings/average_power_draw": "N/A"}) == 71.2
+
+
 @pytest.mark.parametrize("name", ["remapped_row_corr_inactive", "inactive_correctable_error"])
 def test_inactive_remaps_of_xml_and_text(name: str) -> None:
     record = DeviceRecord(name="x", leaves={f"remapped_rows/{name}": "3"})

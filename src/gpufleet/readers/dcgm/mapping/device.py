@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.values import FieldValue
-from gpufleet.fleet.board import ecc_absence, is_ecc_off
+from gpufleet.fleet.board import drop_zero_identities, ecc_absence, is_ecc_off
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -181,6 +181,7 @@ def _rows_of(lane: Lane, modes: EngineGpuModes) -> tuple[DcgmRow, ...]:
 
 def _readings(lane: Lane, rows: Mapping[DcgmRow, Value | Absent]) -> DeviceReadings:
     values = {row.metric: value for row, value in rows.items() if not row.labels}
+    drop_zero_identities(values)
     supported = {row.metric for row, value in rows.items() if row.labels and not isinstance(value, Absent)}
     dims = [
         DimValue(row.metric, row.labels, value)

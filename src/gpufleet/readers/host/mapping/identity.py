@@ -9,6 +9,7 @@ from gpufleet.readers.host import plan
 from gpufleet.readers.host.fetch import RootDisk
 from gpufleet.readers.host.mapping import Readings
 from gpufleet.readers.host.mapping.node import map_instance, map_kubernetes
+from gpufleet.readers.host.parse.cloud import InstanceData
 from gpufleet.readers.host.parse.identity import (
     ContainerEvidence,
     MachineEvidence,
@@ -54,7 +55,11 @@ NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
 
 
 def map_identity(
-    source: FetchedFiles, disk: RootDisk, node: plan.KubernetesNode | None, into: Readings
+    source: FetchedFiles,
+    disk: RootDisk,
+    node: plan.KubernetesNode | None,
+    into: Readings,
+    metadata: InstanceData | Absent | None = None,
 ) -> Machine | None:
     """Add the texts of the static lane; return the machine's identity, or None without a host name.
 
@@ -63,6 +68,7 @@ def map_identity(
         disk: disk of the root filesystem.
         node: sources of the machine's name in Kubernetes, or None if it is not read.
         into: receives the readings.
+        metadata: as in `map_instance`.
     """
     values = into.values
     for metric, (path, parse) in FILES.items():
@@ -80,8 +86,7 @@ def map_identity(
     values["host_container"] = HIDDEN_EVIDENCE if container is None else container
     _map_root_disk(source, disk, into)
     map_kubernetes(source, node, into)
-    system_uuid = values["host_system_uuid"]
-    map_instance(source, system_uuid if isinstance(system_uuid, str) else "", into)
+    map_instance(source, known_system_uuid(source), into, metadata)
 
     def known(metric: str) -> str | None:
         value = values[metric]
@@ -105,6 +110,13 @@ def map_identity(
         region=known("host_cloud_region"),
         zone=known("host_cloud_zone"),
     )
+
+
+def known_system_uuid(source: FetchedFiles) -> str:
+    """Return the machine's system UUID, or empty if it is unknown."""
+    path, parse = FILES["host_system_uuid"]
+    found = _vendor_text(source, path, parse)
+    return found if isinstance(found, str) else ""
 
 
 def _vendor_text(source: FetchedFiles, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:

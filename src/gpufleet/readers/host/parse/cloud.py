@@ -1,7 +1,7 @@
-"""Parsers of a cloud instance's attributes from DMI texts and cloud-init's instance data. Pure.
+"""Parsers of a cloud instance's attributes from DMI texts, cloud-init's instance data and metadata services. Pure.
 
-The provider is identified by DMI only. cloud-init writes its instance data at each boot from the provider's metadata;
-they count only if DMI names the same provider and no other instance.
+The provider is identified by DMI only. cloud-init writes its instance data at each boot from the provider's metadata.
+Its data and those of a metadata service count only if DMI names the same provider and no other instance.
 """
 
 import re
@@ -150,6 +150,33 @@ def parse_instance_data(content: bytes, where: str) -> InstanceData:
         region=_first(document, "v1.region", "ds.canonicalRegionName"),
         zone=_first(document, "v1.availability_zone", "v1.availability-zone"),
     )
+
+
+def parse_identity_document(content: bytes, where: str) -> InstanceData:
+    """Parse the instance identity document of AWS' metadata service.
+
+    Raises:
+        WireError: if it is not a JSON object.
+    """
+    try:
+        document = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise WireError(where, printable(f"not JSON: {error}")) from None
+    if not isinstance(document, dict):
+        raise WireError(where, "not a JSON object")
+    return InstanceData(
+        platform="aws",
+        id=_first(document, "instanceId"),
+        type=_first(document, "instanceType"),
+        region=_first(document, "region"),
+        zone=_first(document, "availabilityZone"),
+    )
+
+
+def parse_metadata_text(content: str) -> str:
+    """Return a text of a metadata service; empty if it is too long or not printable."""
+    text = content.strip()
+    return text if text.isprintable() and len(text) <= MAX_TEXT_LENGTH else ""
 
 
 def _first(document: Any, *paths: str) -> str:

@@ -8,11 +8,18 @@ import msgspec
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.codecs.nvidia_smi.values import token
-from gpufleet.fleet.board import drop_fabric_defaults, drop_rack_defaults, drop_zero_identities, ecc_absence
+from gpufleet.fleet.board import (
+    drop_empty_protected_memory,
+    drop_fabric_defaults,
+    drop_rack_defaults,
+    drop_zero_identities,
+    ecc_absence,
+)
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.metric import GpuRole
+from gpufleet.model.device_state import is_failure
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
@@ -137,6 +144,7 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
         dims += [DimValue(name, labels, value) for labels, value in table]
     drop_rack_defaults(values)
     drop_zero_identities(values)
+    drop_empty_protected_memory(values)
     return values, drop_fabric_defaults(values, dims)
 
 
@@ -231,16 +239,20 @@ def _reading(metric: Metric, record: DeviceRecord, requested: RequestedMetrics) 
 
 
 def _value_of_paths(metric: Metric, leaves: Mapping[str, str], paths: Collection[str]) -> Value | Absent | None:
-    """Return the first value among the paths, otherwise the worst absence, or None if no path exists."""
+    """Return the first value among the paths, otherwise the worst absence, or None if no path exists.
+
+    A later path replaces one that the board does not have, not one that failed.
+    """
     absent: list[Absent] = []
     for path in paths:
         text = lookup(leaves, path)
         if text is None:
             continue
         value = read_text(metric, text, path)
-        if not isinstance(value, Absent):
+        if isinstance(value, Absent):
+            absent.append(value)
+        elif not any(is_failure(one.reason) for one in absent):
             return value
-        absent.append(value)
     return worst_absence(absent) if absent else None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from gpufleet.fleet.board import (
     METRICS_OF_PART,
+    drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_zero_identities,
@@ -78,6 +79,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
         }
     if lane is Lane.SLOW:
         dims = list(drop_fabric_defaults(values, dims))
+        drop_empty_protected_memory(values)
     if lane is Lane.STATIC:
         drop_rack_defaults(values)
         drop_zero_identities(values)
