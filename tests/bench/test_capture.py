@@ -21,9 +21,9 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
 from gpufleet.ports.channel import ExecResult
 from gpufleet.runtime import SystemClock
-from tests.bench.test_probe import TREE
 from tests.fakes.clock import FakeClock
 from tests.fakes.commands import FakeCommands, printed
+from tests.probe.test_machine import TREE
 from tests.support import peers
 from tests.support.trees import plant
 
@@ -43,8 +43,9 @@ async def captured(root: Path, channel: FakeCommands, **fields: object) -> Bench
 async def test_machine_without_any_tool_still_has_a_capture(tmp_path: Path) -> None:
     document = await captured(tmp_path, FakeCommands(), fio_path="/data/file", ib_peer="node-2")
     assert (document.name, document.machine.name, document.machine.source) == ("gpu-1", "gpu-1", "host_local_probe")
-    assert {one.absent for one in document.measurements} == {Reason.NOT_ENABLED}
-    assert all(one.detail for one in document.measurements)
+    needing = [one for one in document.measurements if one.tool != "channel"]
+    assert {one.absent for one in needing} == {Reason.NOT_ENABLED}
+    assert all(one.detail for one in needing)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ async def test_hostile_outputs_cost_only_their_measurements(
     programs = ("systemctl", "nvidia-smi", "docker", "fio", "stat", "ib_write_bw", "ib_write_lat", "nvbandwidth")
     channel = FakeCommands(**dict.fromkeys(programs, answer))
     document = await captured(tmp_path, channel, fio_path="/data/file", ib_peer="node-2")
-    workloads = [one for one in document.measurements if one.tool != "nvidia-smi"]
+    workloads = [one for one in document.measurements if one.tool not in ("nvidia-smi", "channel")]
     assert all(one.absent is not None and not one.values for one in workloads)
     assert next(fact.value for fact in document.facts if fact.name == "host_rdma_devices") == 2
     assert len(encode_benchmark(document)) < 16 << 20

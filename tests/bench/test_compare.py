@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gpufleet.bench.compare import Comparison, ComparisonError, LoadedCapture, Verdict, compare
-from gpufleet.bench.document import Better, Fact, MeasuredUnit
 from gpufleet.model.absence import Reason
+from gpufleet.probe.records import Better, Fact, MeasuredUnit
 from tests.support.benchmarks import loaded, measured, noisy
 
 HIGH, LOW = (100.0, 101.0, 99.0, 100.5, 99.5), (50.0, 51.0, 49.0, 50.5, 49.5)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.bench.fio import JOBS, check_path, parse_fio
-from gpufleet.bench.measurements import TARGET
 from gpufleet.model.errors import WireError
+from gpufleet.probe.measurements import TARGET
 
 OUTPUT = (Path(__file__).parents[1] / "data" / "bench" / "fio-3.33.json").read_bytes()
 JOB = JOBS[2]

@@ -4,9 +4,10 @@ import re
 from html.parser import HTMLParser
 
 from gpufleet.bench.compare import compare
-from gpufleet.bench.document import CapturedMachine, Fact
+from gpufleet.bench.document import CapturedMachine
 from gpufleet.bench.factors import factor_matrix
 from gpufleet.bench.html_page import comparison_html, matrix_html
+from gpufleet.probe.records import Fact
 from tests.support.benchmarks import loaded, measured, noisy
 from tests.support.hostile import CONTROLS, HOSTILE
 

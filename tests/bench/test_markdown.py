@@ -4,9 +4,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gpufleet.bench.compare import compare
-from gpufleet.bench.document import Fact, MeasuredUnit
 from gpufleet.bench.factors import factor_matrix
 from gpufleet.bench.markdown import comparison_markdown, matrix_markdown, shown_fact, shown_value
+from gpufleet.probe.records import Fact, MeasuredUnit
 from tests.support.benchmarks import loaded, measured, noisy
 
 HOSTILE = "a|b\n# c [d](javascript:e) <script>f</script> `g` **h** _i_ &lt; ~~j~~ \\|"

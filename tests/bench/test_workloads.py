@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.bench.document import Measurement
+from gpufleet.bench.capture import CAPTURED
 from gpufleet.bench.fio import JOBS
-from gpufleet.bench.measurements import MeasurementList
-from gpufleet.bench.runner import CommandRunner
 from gpufleet.bench.workloads import CONNECT_ATTEMPTS, WorkloadRunner
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.ports.channel import ExecResult
+from gpufleet.probe.measurements import MeasurementList
+from gpufleet.probe.records import Measurement
+from gpufleet.probe.runner import CommandRunner
 from tests.bench.test_gpu_copies import CSV, output
 from tests.bench.test_perftest import WRITE_BW, WRITE_LAT
 from tests.fakes.clock import FakeClock
@@ -40,7 +41,7 @@ class Bench:
         self.channel = channel
         self.measured = MeasurementList()
         self.lines: list[str] = []
-        runner = CommandRunner(channel, FakeClock())
+        runner = CommandRunner(channel, FakeClock(), CAPTURED)
         self.run = WorkloadRunner(runner, self.measured, repeats, self.lines.append)
 
     @property

@@ -33,3 +33,9 @@ def test_script_path_cannot_add_key_options(tmp_path: Path) -> None:
     (tmp_path / "agent.pub").write_text(PUBLIC)
     done = gpufleet("guest", "key", str(tmp_path / "agent.pub"), "--script", '/x",pty "')
     assert done.returncode == 1
+
+
+def test_key_for_captures_permits_measurements(tmp_path: Path) -> None:
+    (tmp_path / "agent.pub").write_text(f"{PUBLIC} me@here\n")
+    done = gpufleet("guest", "key", str(tmp_path / "agent.pub"), "--bench")
+    assert done.stdout == f'restrict,command="/usr/local/libexec/gpufleet-guest bench" {PUBLIC} gpufleet\n'

@@ -52,6 +52,19 @@ def test_access_paths_and_devices_are_read() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "hugepages"),
+    [
+        ("<memoryBacking><hugepages/></memoryBacking>", True),
+        ("<memoryBacking><hugepages><page size='1' unit='G'/></hugepages></memoryBacking>", True),
+        ("<memoryBacking><locked/></memoryBacking>", False),
+        ("<metadata><memoryBacking><hugepages/></memoryBacking></metadata>", False),
+    ],
+)
+def test_huge_pages_of_the_memory_are_read(content: str, hugepages: bool) -> None:
+    assert parse_domain(f"<domain type='kvm'>{content}</domain>".encode()).hugepages is hugepages
+
+
 def test_empty_domain() -> None:
     assert parse_domain(b"<domain type='test'><name>vm</name></domain>") == Domain()
 

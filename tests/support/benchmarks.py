@@ -7,19 +7,10 @@ from typing import Any
 import msgspec
 
 from gpufleet.bench.compare import LoadedCapture
-from gpufleet.bench.document import (
-    BENCHMARK_SCHEMA,
-    BenchmarkDocument,
-    Better,
-    CapturedMachine,
-    CommandRecord,
-    Fact,
-    MeasuredUnit,
-    Measurement,
-    RawOutput,
-)
-from gpufleet.bench.measurements import describe
+from gpufleet.bench.document import BENCHMARK_SCHEMA, BenchmarkDocument, CapturedMachine
 from gpufleet.model.absence import Reason
+from gpufleet.probe.measurements import describe
+from gpufleet.probe.records import Better, CommandRecord, Fact, MeasuredUnit, Measurement, RawOutput
 
 STARTED = dt.datetime(2026, 5, 1, 12, 0, 0, tzinfo=dt.UTC)
 DIGEST = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,5 +1,8 @@
 """Discovery by KubeVirt: objects in a real API server, a real guest behind its VSOCK, an agent with minimal RBAC.
 
+The kubelet is a fake that speaks its protocol. It lists the launcher pod with a GPU of the node, by PCI address. The
+node's PCI bus is a tree of files.
+
 AF_VSOCK is not available here: a dialer maps CIDs to the hypervisor's socket of the guest. The confined namespace mode
 is a fake, because it needs Linux 7.0.
 """
@@ -16,6 +19,7 @@ import msgspec
 import pytest
 
 from gpufleet.agent.guests.access_paths import ShortConnectionReader
+from gpufleet.channels.local.files import LocalFiles
 from gpufleet.channels.stream.dialers import HybridVsockDialer
 from gpufleet.channels.stream.launcher_namespaces import LauncherNamespaces, NamespaceSocket
 from gpufleet.channels.stream.vmi_subresource import SubresourceVsock
@@ -32,18 +36,34 @@ from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.runtime import SystemClock
 from gpufleet.wiring.agent import running_agent
 from tests.fakes.kube_api import Rule
+from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
 from tests.fakes.vsock_api import FakeVsockApi
-from tests.holders.kubevirt.objects import A10, CID, NODE, vmi_object
+from tests.holders.kubevirt.objects import A10, CID, NODE, POD, vmi_object
+from tests.readers.host.machines import build
 from tests.support import kube
 from tests.support.kube import PARTS, ClusterUnderTest, KubeServer, kube_server
 from tests.support.processes import get_json, get_text
 from tests.support.waiting import wait_until_async
 from tests.vm.machine import ENGINE_PORT, VirtualMachine
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DEFINITIONS = ApiResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", is_namespaced=False)
-SECONDS = 60.0
+PASSED_THROUGH = "0000:01:00.0"
+SECONDS = 15.0
+"""Limit of each wait, before `PATIENCE`: all of them are within the timeout of the test, which takes 10 s."""
+
+
+@pytest.fixture
+def kubelet() -> Iterator[FakeKubelet]:
+    with node_folder() as root, FakeKubelet(root) as kubelet:
+        yield kubelet
+
+
+def kubelet_folders(kubelet: FakeKubelet) -> dict[str, str]:
+    """Return the configuration of the kubelet's holders."""
+    logs = {"pod_logs": "var/log/pods", "container_logs": "var/log/containers", "folder": KUBELET}
+    return {name: str(kubelet.root / path) for name, path in logs.items()}
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +126,13 @@ class Node:
         snapshot = await asyncio.to_thread(get_json, f"{self.url}/v1/snapshot")
         return {guest["name"]: guest for guest in snapshot["guests"]}
 
+    async def holders(self, address: str) -> list[dict[str, Any]]:
+        """Return the holders of the device of the node with a PCI address."""
+        snapshot = await asyncio.to_thread(get_json, f"{self.url}/v1/snapshot")
+        (device,) = [one for one in snapshot["devices"] if one.get("pci_address") == address]
+        assert device.get("uuid") is None
+        return list(device.get("holders", {}).get("holdings", []))
+
     async def wait_for(self, reached: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         """Return the guests of the first snapshot for which `reached` is true; the next one may differ."""
         shown: dict[str, Any] = {}
@@ -124,10 +151,10 @@ async def start_objects(cluster: ClusterUnderTest, gpus: int) -> dict[str, Any]:
     await cluster.create(DEFINITIONS, definition())
     contents = (
         vmi_object(annotation=None, gpus=(A10,) * gpus, labels={"team": "blue", "secret": "x"}),
-        vmi_object("hostile", annotation="vsock://2:22", cid=43),
-        vmi_object("windows", os="mswindows", cid=44),
-        vmi_object("no-vsock", vsock=False, cid=45),
-        vmi_object("other-vendor", gpus=("amd.com/MI300X",), cid=46),
+        vmi_object("hostile", annotation="vsock://2:22", cid=43, pods={}),
+        vmi_object("windows", os="mswindows", cid=44, pods={}),
+        vmi_object("no-vsock", vsock=False, cid=45, pods={}),
+        vmi_object("other-vendor", gpus=("amd.com/MI300X",), cid=46, pods={}),
     )
     for one in contents:
         one["metadata"]["namespace"] = cluster.namespace
@@ -147,13 +174,18 @@ async def replace(
 
 
 async def test_guest_is_read_only_with_consent_and_on_its_node(
-    vm: VirtualMachine, server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vm: VirtualMachine, server: KubeServer, kubelet: FakeKubelet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One test for consent, namespace modes, migration and deletion: the guest and the API server start once."""
     rig = Rig(vm)
     monkeypatch.setattr("gpufleet.wiring.kubevirt.NodeVsock", rig.connector)
+    monkeypatch.setattr(
+        "gpufleet.wiring.readers.LocalFiles", partial(LocalFiles, build("kubevirt_node", tmp_path / "n"))
+    )
     async with kube.tested_cluster("real", tmp_path, lambda: server) as cluster:
         stored = await start_objects(cluster, vm.gpus)
+        compute = FakeContainer("compute", devices={A10: (PASSED_THROUGH,)})
+        kubelet.place(FakePod(cluster.namespace, "virt-launcher-train-0-x7k2p", POD, (compute,)))
         token = tmp_path / "token"
         token.write_text(await cluster.token([Rule("kubevirt.io", "virtualmachineinstances", ("list", "watch"))]))
         config = {
@@ -162,6 +194,7 @@ async def test_guest_is_read_only_with_consent_and_on_its_node(
             "metrics": {"dialects": ["native", "kubevirt"]},
             "lanes": {"fast": 2.0},
             "readers": {"host": {"k8s_node_name": NODE}, "nvml": {"enabled": False}},
+            "holders": {"kubelet": kubelet_folders(kubelet)},
             "kubevirt": {"enabled": True, "kubeconfig": str(cluster.user(token)), "labels": ["team"]},
         }
         async with running_agent(msgspec.convert(config, AgentConfig)) as agent:
@@ -180,6 +213,16 @@ async def test_guest_is_read_only_with_consent_and_on_its_node(
             guests = await node.wait_for(lambda shown: shown["train-0"]["state"] == "ok", "the guest to be read")
             guest = guests["train-0"]
             assert guest["vm_uuid"] == stored["metadata"]["uid"]
+
+            async def has_holder() -> bool:
+                return bool(await node.holders(PASSED_THROUGH))
+
+            await wait_until_async(has_holder, seconds=SECONDS, what="the launcher pod")
+            held = await node.holders(PASSED_THROUGH)
+            assert [(one["holder"]["id"], one["parent"]["id"], one["methods"]) for one in held] == [
+                (POD, stored["metadata"]["uid"], ["kubelet"])
+            ]
+            assert await node.holders("0000:41:00.0") == []
             power = [one["readings"]["gpu_power_watts"]["value"] for one in guest["devices"]]
             assert power == [312.25 + index for index in range(vm.gpus)]
             assert set(rig.dialled) == {(CID, ENGINE_PORT)}

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpufleet.bench.bootstrap import MIN_REPEATS, Interval, median_interval
-from gpufleet.bench.document import BenchmarkDocument, Better, MeasuredUnit, Measurement, Statistics
-from gpufleet.bench.facts import FACTS
-from gpufleet.bench.measurements import describe
+from gpufleet.bench.document import BenchmarkDocument
 from gpufleet.model.errors import GpufleetError
+from gpufleet.probe.facts import FACTS
+from gpufleet.probe.measurements import describe
+from gpufleet.probe.records import Better, MeasuredUnit, Measurement, Statistics
 
 EMULATORS = ("qemu",)
 """Values of `host_virtualization` that mean emulation: QEMU without a hardware accelerator."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gpufleet.bench.compare import LoadedCapture, obstacle_of
-from gpufleet.bench.document import Better, MeasuredUnit, Measurement, Statistics
-from gpufleet.bench.measurements import describe
+from gpufleet.probe.measurements import describe
+from gpufleet.probe.records import Better, MeasuredUnit, Measurement, Statistics
 
 
 class MatrixCell(msgspec.Struct, frozen=True, kw_only=True):

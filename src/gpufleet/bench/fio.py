@@ -8,9 +8,9 @@ import re
 
 import msgspec
 
-from gpufleet.bench.document import Better, MeasuredUnit
-from gpufleet.bench.measurements import TARGET, MeasurementKind
 from gpufleet.model.errors import WireError
+from gpufleet.probe.measurements import TARGET, MeasurementKind
+from gpufleet.probe.records import Better, MeasuredUnit
 
 RUNTIME_SECONDS = 3
 """Time limit of a job, by fio."""

@@ -5,9 +5,9 @@ import re
 
 import msgspec
 
-from gpufleet.bench.document import Better, MeasuredUnit
-from gpufleet.bench.measurements import MeasurementKind
 from gpufleet.model.errors import WireError
+from gpufleet.probe.measurements import MeasurementKind
+from gpufleet.probe.records import Better, MeasuredUnit
 
 TIMEOUT_SECONDS = 120.0
 

@@ -7,7 +7,6 @@ import html
 from collections.abc import Iterable, Sequence
 
 from gpufleet.bench.compare import ComparedMeasurement, Comparison, Verdict
-from gpufleet.bench.document import MeasuredUnit, Statistics
 from gpufleet.bench.factors import FactorMatrix
 from gpufleet.bench.markdown import (
     labels_text,
@@ -18,6 +17,7 @@ from gpufleet.bench.markdown import (
     shown_verdict,
 )
 from gpufleet.model.text import printable
+from gpufleet.probe.records import MeasuredUnit, Statistics
 
 _STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}"

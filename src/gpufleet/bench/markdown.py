@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpufleet.bench.compare import ComparedMeasurement, Comparison, Verdict
-from gpufleet.bench.document import Fact, MeasuredUnit, Statistics
 from gpufleet.bench.factors import FactorMatrix, MatrixCell
 from gpufleet.model.text import printable
+from gpufleet.probe.records import Fact, MeasuredUnit, Statistics
 
 VERDICTS = {
     Verdict.BETTER: "better",

@@ -4,9 +4,9 @@ import re
 
 import msgspec
 
-from gpufleet.bench.document import Better, MeasuredUnit
-from gpufleet.bench.measurements import PEER, MeasurementKind
 from gpufleet.model.errors import WireError
+from gpufleet.probe.measurements import PEER, MeasurementKind
+from gpufleet.probe.records import Better, MeasuredUnit
 
 TIMEOUT_SECONDS = 30.0
 
@@ -32,8 +32,12 @@ class RdmaTest(msgspec.Struct, frozen=True):
 
     def arguments(self, peer: str) -> tuple[str, ...]:
         """Return the arguments for a peer."""
+        return (*self.server_arguments(), peer)
+
+    def server_arguments(self) -> tuple[str, ...]:
+        """Return the arguments of the server, which ends after one test."""
         units = ("--report_gbits",) if self.program == "ib_write_bw" else ()
-        return ("-F", *units, "-n", str(self.iterations), "-s", str(self.size), peer)
+        return ("-F", *units, "-n", str(self.iterations), "-s", str(self.size))
 
     def kinds(self) -> dict[str, MeasurementKind]:
         """Return the measurements by name."""

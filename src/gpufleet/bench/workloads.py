@@ -1,19 +1,23 @@
 """Workloads of a capture: disk reads by fio, RDMA writes by perftest, and copies of GPUs."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from gpufleet.bench import fio, gpu_copies, perftest
-from gpufleet.bench.measurements import MeasurementKind, MeasurementList
-from gpufleet.bench.nvidia_smi import busy_gpus
-from gpufleet.bench.probe import read_version
-from gpufleet.bench.runner import CommandRunner, FixedCommand, failure_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.model.text import bounded
 from gpufleet.ports.channel import ExecResult
+from gpufleet.probe.machine import read_version
+from gpufleet.probe.measurements import MeasurementKind, MeasurementList
+from gpufleet.probe.nvidia_smi import busy_gpus
+from gpufleet.probe.runner import CommandOutcome, CommandRunner, FixedCommand, failure_of
 
 Progress = Callable[[str], None]
 """Receives a line about the next step."""
+
+SERVER_START_SECONDS, SERVER_END_SECONDS = 0.5, 5.0
+"""Time that a started server has before each attempt of the client, and to end after the test."""
 
 NO_DIRECT = Absent(Reason.NOT_SUPPORTED, "the filesystem refuses direct I/O")
 
@@ -60,8 +64,13 @@ class WorkloadRunner:
                     value = found if isinstance(found, Absent) else getattr(found, field)
                     self._measurements.add(kind, value, target=path, tool_version=version)
 
-    async def measure_rdma(self, peer: str | None) -> None:
-        """Write to a peer over RDMA. The peer runs the servers."""
+    async def measure_rdma(self, peer: str | None, server: CommandRunner | None = None) -> None:
+        """Write to a peer over RDMA.
+
+        Args:
+            peer: its host name or address; None skips the tests.
+            server: starts the server of each test on the peer; None if the peer runs the servers itself.
+        """
         for test in perftest.TESTS:
             kinds = test.kinds()
             if peer is None:
@@ -74,7 +83,7 @@ class WorkloadRunner:
                 continue
             for number in range(1, self._repeats + 1):
                 self._progress(f"{test.program}, repeat {number} of {self._repeats}")
-                found = await self._write_rdma(test, peer, version)
+                found = await self._write_rdma(test, peer, version, server)
                 for name, kind in kinds.items():
                     value = found if isinstance(found, Absent) else found[name]
                     self._measurements.add(kind, value, target=peer, tool_version=version)
@@ -154,17 +163,42 @@ class WorkloadRunner:
         except WireError as error:
             return Absent(Reason.INVALID_VALUE, str(error))
 
-    async def _write_rdma(self, test: perftest.RdmaTest, peer: str, version: str) -> dict[str, float] | Absent:
-        argv = (test.program, *test.arguments(peer))
-        found: ExecResult | Absent = Absent(Reason.NO_DATA)
-        for _ in range(CONNECT_ATTEMPTS):
-            found = await self._output(test.program, argv, perftest.TIMEOUT_SECONDS, version)
-            if not isinstance(found, Absent) or "connect" not in found.detail.lower():
-                break
+    async def _write_rdma(
+        self, test: perftest.RdmaTest, peer: str, version: str, server: CommandRunner | None
+    ) -> dict[str, float] | Absent:
+        serving = None
+        if server is not None:
+            argv = (test.program, *test.server_arguments())
+            command = FixedCommand(
+                name=f"{test.program}_server", argv=argv, timeout_seconds=perftest.TIMEOUT_SECONDS, tool_version=version
+            )
+            serving = asyncio.create_task(server.run(command), name=f"{test.program} server")
         try:
+            found = await self._connect(test, peer, version, serving)
+            if isinstance(found, Absent) and serving is not None and serving.done():
+                return _server_failure(test, serving.result()) or found
             return found if isinstance(found, Absent) else perftest.parse_perftest(found.stdout, test)
         except WireError as error:
             return Absent(Reason.INVALID_VALUE, str(error))
+        finally:
+            if serving is not None:
+                await asyncio.wait({serving}, timeout=SERVER_END_SECONDS)
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+
+    async def _connect(
+        self, test: perftest.RdmaTest, peer: str, version: str, serving: "asyncio.Task[CommandOutcome] | None"
+    ) -> ExecResult | Absent:
+        """Run the client; try again while the server does not listen yet."""
+        argv = (test.program, *test.arguments(peer))
+        found: ExecResult | Absent = Absent(Reason.NO_DATA)
+        for _ in range(CONNECT_ATTEMPTS):
+            if serving is not None:
+                await asyncio.wait({serving}, timeout=SERVER_START_SECONDS)
+            found = await self._output(test.program, argv, perftest.TIMEOUT_SECONDS, version)
+            if not isinstance(found, Absent) or "connect" not in found.detail.lower():
+                break
+        return found
 
     async def _output(
         self, name: str, argv: tuple[str, ...], seconds: float, version: str = "", *, tolerant: bool = False
@@ -186,3 +220,11 @@ class WorkloadRunner:
     def _skip_disk(self, absent: Absent) -> None:
         for job in fio.JOBS:
             self._skip(job.kinds(direct=True), absent)
+
+
+def _server_failure(test: perftest.RdmaTest, outcome: CommandOutcome) -> Absent | None:
+    """Return why the server of a test did not run, or None."""
+    absent = outcome.absent
+    if absent is None and outcome.result is not None and outcome.result.exit_code != 0:
+        absent = failure_of(test.program, outcome.result)
+    return None if absent is None else Absent(absent.reason, bounded(f"server on the peer: {absent.detail}", 1024))

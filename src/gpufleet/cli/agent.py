@@ -6,11 +6,12 @@ import typer
 
 from gpufleet.cli.agent_daemon import start_agent
 from gpufleet.cli.options import ConfigFile
-from gpufleet.cli.release import release, resume
+from gpufleet.cli.release import probe, release, resume
 
 agent_app = typer.Typer(invoke_without_command=True)
 agent_app.command()(release)
 agent_app.command()(resume)
+agent_app.command()(probe)
 
 
 @agent_app.callback()

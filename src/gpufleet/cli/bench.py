@@ -1,4 +1,4 @@
-"""`gpufleet bench`: captures benchmark evidence of this machine, and compares captures."""
+"""`gpufleet bench`: captures benchmark evidence of this machine or a guest, and compares captures."""
 
 import asyncio
 import enum
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpufleet.cli.options import Json, OptionError, Wide
+from gpufleet.cli.options import ConfigFile, Json, OptionError, Wide
 from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.table import Layout, TextColumn, TextTable
 from gpufleet.model.errors import WireError
 from gpufleet.model.text import clean
 
 if TYPE_CHECKING:
+    from gpufleet.bench.capture import CaptureRequest
     from gpufleet.bench.compare import Comparison
     from gpufleet.bench.document import BenchmarkDocument
     from gpufleet.bench.factors import FactorMatrix
@@ -46,6 +47,12 @@ FormatOption = Annotated[BenchFormat, typer.Option("--format", "-f", help="Outpu
 
 @bench_app.command()
 def capture(
+    guest: Annotated[
+        str | None,
+        typer.Option(
+            "--guest", metavar="NAME", help="Virtual machine of the agent's configuration: name, UUID or allocation."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Name of the capture [default: host name].")] = "",
     label: Annotated[
         list[str] | None,
@@ -58,44 +65,63 @@ def capture(
         str | None,
         typer.Option("--ib-peer", metavar="HOST", help="Host that runs the servers of ib_write_bw and ib_write_lat."),
     ] = None,
+    ib_guest: Annotated[
+        str | None,
+        typer.Option("--ib-guest", metavar="NAME", help="Virtual machine that is the peer; its servers are started."),
+    ] = None,
     repeat: Annotated[
         int, typer.Option("--repeat", metavar="N", min=1, max=MAX_REPEATS, help="Repeats of each measurement.")
     ] = 5,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the captures.")] = FOLDER,
+    config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Capture facts and measurements of this machine to a file.
+    """Capture facts and measurements of this machine, or of a virtual machine on it, to a file.
 
     The default is a probe that takes seconds. What cannot be measured is absent in the file, with its reason.
     """
-    from gpufleet.bench.capture import CaptureRequest, CaptureTarget
-    from gpufleet.bench.capture import capture as run_capture
+    from gpufleet.bench.capture import CaptureRequest
     from gpufleet.bench.document import encode_benchmark
     from gpufleet.bench.folder import prepare_folder, write_capture
-    from gpufleet.channels.local import LocalExec, LocalFiles
-    from gpufleet.runtime import SystemClock
 
+    if ib_peer is not None and ib_guest is not None:
+        raise OptionError("--ib-guest", "cannot be used with --ib-peer")
     request = CaptureRequest(
         name=_check_name(name),
         labels=_parse_labels(label or []),
         repeats=repeat,
-        fio_path=_check_fio(fio),
+        fio_path=_check_fio(fio, in_guest=guest is not None),
         ib_peer=_check_peer(ib_peer),
     )
     prepare_folder(out)
-    start = time.monotonic()
-
-    def progress(text: str) -> None:
-        print(f"gpufleet: {time.monotonic() - start:5.1f} s  {clean(text)}", file=sys.stderr)
-
-    target = CaptureTarget(files=LocalFiles(), commands=LocalExec())
-    document = asyncio.run(run_capture(target, request, SystemClock(), progress))
+    document = asyncio.run(_run_capture(request, guest, ib_guest, config))
     path = write_capture(out, document)
     print(f"gpufleet: {clean(str(path))}", file=sys.stderr)
     if json:
         write_json(encode_benchmark(document))
     else:
         print_tables(_capture_tables(document))
+
+
+async def _run_capture(
+    request: "CaptureRequest", guest: str | None, ib_guest: str | None, config: Path | None
+) -> "BenchmarkDocument":
+    import msgspec
+
+    from gpufleet.bench.capture import capture as run_capture
+    from gpufleet.cli.bench_target import open_peer, open_target
+    from gpufleet.runtime import SystemClock
+
+    start = time.monotonic()
+
+    def progress(text: str) -> None:
+        print(f"gpufleet: {time.monotonic() - start:5.1f} s  {clean(text)}", file=sys.stderr)
+
+    async with open_target(guest, config) as target, open_peer(ib_guest, config) as peer:
+        if peer is not None:
+            address, server = peer
+            request = msgspec.structs.replace(request, ib_peer=_check_peer(address), ib_server=server)
+        return await run_capture(target, request, SystemClock(), progress)
 
 
 @bench_app.command()
@@ -179,11 +205,13 @@ def _parse_labels(texts: list[str]) -> dict[str, str]:
     return labels
 
 
-def _check_fio(path: Path | None) -> str | None:
+def _check_fio(path: Path | None, *, in_guest: bool) -> str | None:
     from gpufleet.bench.fio import check_path
 
     if path is None:
         return None
+    if in_guest and not path.is_absolute():
+        raise OptionError("--fio", "must be an absolute path in the guest")
     absolute = str(path.absolute())
     try:
         check_path(absolute)

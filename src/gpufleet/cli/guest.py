@@ -14,6 +14,9 @@ guest_app = typer.Typer(no_args_is_help=True, help="Print files that a virtual m
 
 PublicKey = Annotated[Path, typer.Argument(metavar="PUBLIC_KEY", help="File with the agent's public key.")]
 Script = Annotated[str, typer.Option("--script", metavar="PATH", help="Path of the script in the guest.")]
+Bench = Annotated[
+    bool, typer.Option("--bench", help="Also permit measurements with fio, perftest and nvbandwidth, for captures.")
+]
 
 
 @guest_app.command()
@@ -25,7 +28,7 @@ def script() -> None:
 
 
 @guest_app.command()
-def key(public_key: PublicKey, script: Script = INSTALLED) -> None:
+def key(public_key: PublicKey, script: Script = INSTALLED, bench: Bench = False) -> None:
     """Print the authorized_keys line that restricts a key to the script."""
     from gpufleet.channels.ssh.target import is_host_key
 
@@ -37,4 +40,5 @@ def key(public_key: PublicKey, script: Script = INSTALLED) -> None:
         raise CommandError(f"{public_key} is not an OpenSSH public key, which ssh-keygen writes to NAME.pub")
     if any(character in script for character in '"\\\n'):
         raise CommandError(f"{script!r} cannot be used in authorized_keys: remove quotes, backslashes and newlines")
-    print(f'restrict,command="{script}" {fields[0]} {fields[1]} gpufleet')
+    command = f"{script} bench" if bench else script
+    print(f'restrict,command="{command}" {fields[0]} {fields[1]} gpufleet')

@@ -1,4 +1,4 @@
-"""`gpufleet agent release` and `resume`: make the agent close the GPUs, and open them again."""
+"""`gpufleet agent release`, `resume` and `probe`: requests to the running agent of this node."""
 
 import contextlib
 import os
@@ -77,6 +77,21 @@ def resume(config: ConfigFile = None, state: State = None) -> None:
         print(f"the agent (process {answer.pid}) reads the GPUs again")
     else:
         raise CommandError(f"the agent (process {answer.pid}) has not reopened the GPUs within {TIMEOUT_SECONDS:g} s")
+
+
+def probe(config: ConfigFile = None, state: State = None) -> None:
+    """Make the agent of this node repeat the performance probe of the node and of its guests.
+
+    The agent checks for requests every two minutes. Run as root or as the agent's user.
+    """
+    from gpufleet.wiring.probe import request_probe
+
+    folder = _folder(config, state)
+    try:
+        request_probe(folder)
+    except OSError as error:
+        raise CommandError(f"{folder}: {error.strerror}: run this as root or as the agent's user") from error
+    print("requested")
 
 
 def _folder(config: Path | None, state: str | None) -> Path:

@@ -22,6 +22,7 @@ MAX_DEVICES = 256
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}", re.ASCII)
 _CID = re.compile(r"[0-9]{1,10}", re.ASCII)
 _VMI_UID = ["domain", "metadata", "kubevirt", "uid"]
+_HUGEPAGES = ["domain", "memoryBacking", "hugepages"]
 _KUBEVIRT_NAME = re.compile(r"([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})", re.ASCII)
 _MAX_UID = 64
 _FIRST_CID, _LAST_CID = 3, 0xFFFF_FFFE
@@ -36,6 +37,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         pci: addresses of its passed-through PCI functions, such as `0000:3b:00.0`.
         mdevs: UUIDs of its mediated devices (vGPU instances).
         vmi_uid: UID of its VirtualMachineInstance if KubeVirt created it, or empty.
+        hugepages: whether its memory is of huge pages of the host.
     """
 
     cid: int | None = None
@@ -43,6 +45,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     pci: tuple[str, ...] = ()
     mdevs: tuple[str, ...] = ()
     vmi_uid: str = ""
+    hugepages: bool = False
 
 
 def split_kubevirt_name(name: str) -> tuple[str, str] | None:
@@ -77,6 +80,7 @@ def parse_domain(content: bytes) -> Domain:
         pci=tuple(dict.fromkeys(document.pci)),
         mdevs=tuple(dict.fromkeys(document.mdevs)),
         vmi_uid=normalise_uuid(document.vmi_uid) or "",
+        hugepages=document.hugepages,
     )
 
 
@@ -89,6 +93,7 @@ class _DomainParser:
         self.pci: list[str] = []
         self.mdevs: list[str] = []
         self.vmi_uid = ""
+        self.hugepages = False
         self._path: list[str] = []
         self._elements = 0
         self._type = ""  # of the device
@@ -111,6 +116,8 @@ class _DomainParser:
         if len(self._path) >= MAX_DEPTH:
             raise WireLimitError("domain", f"deeper than {MAX_DEPTH} elements")
         self._path.append(tag)
+        if self._path == _HUGEPAGES:
+            self.hugepages = True
         if self._path[1:2] != ["devices"] or len(self._path) < 3:
             return
         if len(self._path) == 3:

@@ -12,6 +12,7 @@ from gpufleet.model.catalogue.gpu_links import LINK_METRICS
 from gpufleet.model.catalogue.guest import GUEST_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
+from gpufleet.model.catalogue.probe import PROBE_METRICS
 
 SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("GPUs: utilization, memory, temperature, power, clocks", GPU_METRICS),
@@ -23,6 +24,7 @@ SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("XIDs", EVENT_METRICS),
     ("Machines", HOST_METRICS),
     ("Virtual machines", GUEST_METRICS),
+    ("Performance probe", PROBE_METRICS),
 )
 """Rows below the overview: the whole catalogue except metrics reported by Kubernetes, which agents do not export."""
 

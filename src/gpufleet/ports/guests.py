@@ -14,10 +14,12 @@ class GuestDetails(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         labels: its labels, for series about it.
         unread: why the source does not permit to connect to it, or None.
+        hugepages: whether its memory is of huge pages of the host, by its definition; None if the source has none.
     """
 
     labels: dict[str, str] = {}
     unread: Absent | None = None
+    hugepages: bool | None = None
 
 
 class GuestListing(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from gpufleet.wiring.connections import token_reader
 from gpufleet.wiring.exports import make_exports
 from gpufleet.wiring.guests import make_guests
 from gpufleet.wiring.holders import make_holders
+from gpufleet.wiring.probe import make_probe, probe_intervals
 from gpufleet.wiring.readers import RELEASABLE_READERS, capabilities, has_binding, lane_overrides, make_readers
 from gpufleet.wiring.running import CONNECTIONS, STOP_SECONDS, RunningDaemon
 from gpufleet.wiring.snapshot import intervals
@@ -51,7 +52,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningDaemon]:
     tls = ServerTls.of(config.tls)
     token = token_reader(config.token_file)
     async with contextlib.AsyncExitStack() as stack:
-        readers = make_readers(config.readers, clock)
+        readers = [*make_readers(config.readers, clock), *make_probe(config, clock)]
         folder = config.folder
         boot = _boot_id()
         kubevirt = _kubevirt(config, clock, stack)
@@ -70,7 +71,10 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningDaemon]:
             releasable=RELEASABLE_READERS & {reader.name for reader, _ in readers},
             guests=make_guests(config, folder, clock, kubevirt),
             holders=make_holders(config, clock, boot=boot, vmis=kubevirt.copy if kubevirt is not None else None),
-            paces=lane_overrides(config.readers, intervals(config)),
+            paces={
+                **lane_overrides(config.readers, intervals(config)),
+                "probe": probe_intervals(intervals(config)),
+            },
             exports=make_exports(config, name, clock),
         )
         bound = await stack.enter_async_context(

@@ -1,7 +1,10 @@
 """Construction of the access paths into a virtual machine. A new kind of channel adds a function here."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpufleet.agent.guests.access_paths import AccessPath, Link, ShortConnectionReader
 from gpufleet.agent.guests.guest import GuestAccess
@@ -17,16 +20,19 @@ from gpufleet.channels.ssh.shell import SshShell
 from gpufleet.channels.ssh.target import ConfiguredHostKey, FirstUseHostKey, SshTarget
 from gpufleet.channels.stream.dialers import UnixDialer, make_dialer
 from gpufleet.config.agent import AgentConfig
-from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, SshChannel
+from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, QemuAgentChannel, SshChannel
+from gpufleet.model.errors import ChannelError, ConfigError
+from gpufleet.model.text import bounded
 from gpufleet.model.view import Side
 from gpufleet.ports.channel import Dialer
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.guests import GuestSource
+from gpufleet.ports.guests import GuestDetails, GuestSource
 from gpufleet.ports.reader import Reader
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.snapshot import SnapshotReader
+from gpufleet.wiring.probe import make_guest_probe, request_of
 from gpufleet.wiring.snapshot import intervals
 
 if TYPE_CHECKING:
@@ -46,9 +52,11 @@ def make_guests(
     if not sources:
         return None
 
+    requested = request_of(state) if config.probe.enabled else None
+
     def connect(guest: GuestConfig) -> GuestAccess:
         is_shared = kubevirt is not None and kubevirt.source.lists(guest)
-        return make_access(guest, state / "host_keys", clock, kubevirt if is_shared else None)
+        return make_access(guest, state / "host_keys", clock, kubevirt if is_shared else None, requested=requested)
 
     return GuestSupervisor(
         sources,
@@ -73,7 +81,14 @@ def make_guest_sources(config: AgentConfig) -> tuple[GuestSource, ...]:
     return tuple(sources)
 
 
-def make_access(guest: GuestConfig, pins: Path, clock: Clock, kubevirt: "Kubevirt | None" = None) -> GuestAccess:
+def make_access(
+    guest: GuestConfig,
+    pins: Path,
+    clock: Clock,
+    kubevirt: "Kubevirt | None" = None,
+    *,
+    requested: Callable[[], int] | None = None,
+) -> GuestAccess:
     """Return the access paths into a virtual machine. Nothing is dialled yet.
 
     Args:
@@ -81,10 +96,12 @@ def make_access(guest: GuestConfig, pins: Path, clock: Clock, kubevirt: "Kubevir
         pins: folder of pinned host keys.
         clock: wall and monotonic time.
         kubevirt: dials its VSOCK if it was discovered by KubeVirt.
+        requested: returns a number of the newest request of a performance probe; None if the guest is not probed.
     """
     links: list[Link] = []
     gpus: list[tuple[int, AccessPath]] = []
     host: list[AccessPath] = []
+    probe: list[AccessPath] = []
     for channel in guest.channels:
         if isinstance(channel, DcgmChannel):
             reader: Reader = (
@@ -104,19 +121,17 @@ def make_access(guest: GuestConfig, pins: Path, clock: Clock, kubevirt: "Kubevir
                 )
             )
             continue
-        shell: SshShell | QemuAgentShell
-        if isinstance(channel, SshChannel):
-            shell, name = _ssh(channel, pins / guest.uid), f"ssh to {channel.address}"
-        else:
-            shell, name = QemuAgentShell(Path(channel.socket)), f"guest agent at {channel.socket}"
+        shell, name = _make_shell(channel, pins / guest.uid)
         links.append(shell)
         gpus += [
             (rank, AccessPath(name=f"{reader_name}, {name}", reader=gpu_reader, link=shell))
             for rank, reader_name, gpu_reader in _shell_readers(shell, clock)
         ]
         host.append(AccessPath(name=name, reader=HostReader(ShellFiles(shell), clock), link=shell))
+        if requested is not None:
+            probe.append(AccessPath(name=name, reader=make_guest_probe(shell, clock, requested), link=shell))
     gpus.sort(key=lambda entry: entry[0])  # stable: keeps the order of the channels
-    return GuestAccess(links=tuple(links), gpus=tuple(path for _, path in gpus), host=tuple(host))
+    return GuestAccess(links=tuple(links), gpus=tuple(path for _, path in gpus), host=tuple(host), probe=tuple(probe))
 
 
 def _shell_readers(shell: GuestShell, clock: Clock) -> list[tuple[int, str, SnapshotReader | NvidiaSmiReader]]:
@@ -125,6 +140,91 @@ def _shell_readers(shell: GuestShell, clock: Clock) -> list[tuple[int, str, Snap
         (SNAPSHOT, "gpufleet", SnapshotReader(channel, clock)),
         (SMI, "nvidia-smi", NvidiaSmiReader(channel, clock)),
     ]
+
+
+def _make_shell(channel: SshChannel | QemuAgentChannel, pin: Path) -> tuple[SshShell | QemuAgentShell, str]:
+    """Return a shell that is not open yet, and its name for people."""
+    if isinstance(channel, SshChannel):
+        return _ssh(channel, pin), f"ssh to {channel.address}"
+    return QemuAgentShell(Path(channel.socket)), f"guest agent at {channel.socket}"
+
+
+class OpenedGuest(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine with an open channel for commands and files.
+
+    Attributes:
+        guest: its description.
+        shell: the open channel.
+        channel: its name for people.
+        open_seconds: time from the first attempt to open it to its success.
+        address: host of the channel; empty if the channel has none.
+    """
+
+    guest: GuestConfig
+    shell: SshShell | QemuAgentShell
+    channel: str
+    open_seconds: float
+    address: str
+
+
+async def find_guest(config: AgentConfig, name: str) -> GuestConfig:
+    """Return a virtual machine of the agent's sources, except KubeVirt.
+
+    Args:
+        config: of the agent.
+        name: name, namespace and name, UUID or allocation of the virtual machine.
+
+    Raises:
+        ConfigError: if there is no such virtual machine or more than one, or its user does not permit connections.
+    """
+    found: dict[str, GuestConfig] = {}
+    problems: list[str] = []
+    for source in make_guest_sources(config):
+        listing = await source.list_guests()
+        problems += listing.problems.values()
+        for label, guest in listing.guests.items():
+            unread = listing.details.get(label, GuestDetails()).unread
+            if name and name in (guest.title, guest.name, guest.uid, guest.allocation) and guest.uid not in found:
+                if unread is not None:
+                    raise ConfigError("guests", "", f"{guest.title} is not read: {unread.detail}")
+                found[guest.uid] = guest
+    if not found:
+        more = f" (problems: {'; '.join(problems[:3])})" if problems else ""
+        raise ConfigError("guests", "", f"no virtual machine {bounded(name, 200)!r}{more}")
+    if len(found) > 1:
+        listed = ", ".join(f"{guest.title} {guest.uid}" for guest in found.values())
+        raise ConfigError("guests", "", f"{bounded(name, 200)!r} is not unique, give the UUID: {bounded(listed, 1000)}")
+    return next(iter(found.values()))
+
+
+async def open_guest(guest: GuestConfig, pins: Path, clock: Clock) -> OpenedGuest:
+    """Open the first channel of a virtual machine that runs commands. The caller closes its shell.
+
+    Args:
+        guest: its description.
+        pins: folder of pinned host keys.
+        clock: monotonic time.
+
+    Raises:
+        ChannelError: if it has no such channel, or none can be opened.
+    """
+    failures: list[str] = []
+    for channel in guest.channels:
+        if not isinstance(channel, SshChannel | QemuAgentChannel):
+            continue
+        shell, name = _make_shell(channel, pins / guest.uid)
+        start = clock.monotonic()
+        try:
+            await shell.open()
+        except ChannelError as error:
+            failures.append(f"{name}: {error}")
+            await shell.close()
+            continue
+        address = channel.split()[0] if isinstance(channel, SshChannel) else ""
+        return OpenedGuest(
+            guest=guest, shell=shell, channel=name, open_seconds=clock.monotonic() - start, address=address
+        )
+    raise ChannelError("; ".join(failures) or f"{guest.title} has no channel of type ssh or qemu_agent")
 
 
 def _ssh(channel: SshChannel, pin: Path) -> SshShell:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import gpufleet
 from tests.support.guest_smi import NAME, GuestSmi, uuid_of
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.sshd import USER, Guest
@@ -115,6 +116,32 @@ def test_guest_is_read_until_its_file_is_removed(host: Host) -> None:
     assert capability(host) == "available"
     (host.folder / "1.toml").unlink()
     wait_until(lambda: uid(1) not in host.guests(), what="the guest to be gone")
+
+
+def probe_of(readings: dict[str, Any]) -> Any:
+    """Return the CUDA version that the performance probe read."""
+    return readings.get("probe_nvidia_cuda_version", {}).get("value")
+
+
+def test_node_and_guest_are_probed_and_again_on_request(host: Host) -> None:
+    guest = host.stack.enter_context(Guest())
+    guest.program("nvidia-smi", "#!/bin/sh\n[ $# -eq 0 ] && echo '| CUDA Version: 12.4 |'\n")
+    host.add_guest(21, guest)
+    wait_until(
+        lambda: probe_of(host.guests().get(uid(21), {}).get("host", {}).get("readings", {})) == "12.4",
+        what="the probe of the guest",
+    )
+
+    def own() -> dict[str, Any]:
+        found: dict[str, Any] = get_json(f"{host.url}/v1/snapshot")["host"]["readings"]
+        return found
+
+    wait_until(lambda: own().get("probe_numa_nodes", {}).get("value", 0) >= 1, what="the probe of the node")
+    assert probe_of(own()) is None  # a guest's values are not the host's
+    guest.program("nvidia-smi", "#!/bin/sh\n[ $# -eq 0 ] && echo '| CUDA Version: 13.0 |'\n")
+    done = gpufleet("agent", "probe", "--state", str(host.state_folder))
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: probe_of(host.guests()[uid(21)]["host"]["readings"]) == "13.0", what="the request")
 
 
 def test_each_guest_state_is_reported(host: Host) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpufleet.channels.guest_shell import ShellFiles
 from gpufleet.channels.guest_shell.files import parse_errno, parse_frames
-from gpufleet.channels.guest_shell.shell import NAME, ShellReply, is_plain, script
+from gpufleet.channels.guest_shell.shell import NAME, ShellReply, is_plain, script, sent_script
 from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
 from gpufleet.ports.channel import ExecResult, FetchPlan, FetchResult, Files
 from tests.channels.contract import FilesContract, FilesFactory
@@ -196,6 +196,14 @@ class TestKernelBash(KernelContract):
     @pytest.fixture
     def shell(self) -> LocalShell:
         return LocalShell("bash", "-c", script(), NAME)
+
+
+class TestKernelSent(KernelContract):
+    """The script as it is sent with a command."""
+
+    @pytest.fixture
+    def shell(self) -> LocalShell:
+        return LocalShell("sh", "-c", sent_script(), NAME)
 
 
 class TestKernelSession(KernelContract):

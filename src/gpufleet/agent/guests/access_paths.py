@@ -140,6 +140,7 @@ class FailoverReader:
         requires_devices: bool,
         on_open: Callable[[], None],
         attempt_seconds: float = ATTEMPT_SECONDS,
+        lanes: tuple[Lane, ...] = tuple(Lane),
     ) -> None:
         """Take the parts.
 
@@ -150,7 +151,9 @@ class FailoverReader:
             requires_devices: whether a pass without a device counts as a failure.
             on_open: called when a channel is open.
             attempt_seconds: time limit for opening a path's channel, and again for reading over it.
+            lanes: lanes of the reader. A path whose reader lacks one gives an empty pass for it.
         """
+        self._lanes = lanes
         self._name, self._paths, self._requires_devices, self._clock = name, tuple(paths), requires_devices, clock
         self._on_open, self._attempt_seconds = on_open, attempt_seconds
         self._chosen: AccessPath | None = None
@@ -164,8 +167,8 @@ class FailoverReader:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """All lanes. A path whose reader lacks a lane gives an empty pass for it."""
-        return (Lane.STATIC, Lane.FAST, Lane.SLOW, Lane.EVENT)
+        """Lanes of the reader."""
+        return self._lanes
 
     @property
     def chosen(self) -> str:

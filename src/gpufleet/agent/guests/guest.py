@@ -28,6 +28,12 @@ from gpufleet.ports.guests import DiscoveredGuest
 READER = "guests"
 """Reader name of readings that the agent makes about the virtual machine itself."""
 
+PROBE_ATTEMPT_SECONDS = 120.0
+"""Time limit of a performance probe over one access path."""
+
+PROBE_INTERVAL_SECONDS = 120.0
+"""Maximum interval at which it is checked whether a probe is due, such as after a boot."""
+
 BOOT_WAIT_SECONDS = 600.0
 """How long a virtual machine that never answered counts as booting and is polled more often."""
 
@@ -48,11 +54,13 @@ class GuestAccess(msgspec.Struct, frozen=True, kw_only=True):
         links: channels that are kept open.
         gpus: access paths to its GPUs in order of preference.
         host: access paths to its processor, memory and network.
+        probe: access paths for its performance probe; empty if it is not enabled.
     """
 
     links: tuple[Link, ...]
     gpus: tuple[AccessPath, ...]
     host: tuple[AccessPath, ...]
+    probe: tuple[AccessPath, ...] = ()
 
 
 class GuestWatch:
@@ -89,9 +97,22 @@ class GuestWatch:
         self._delay = _phase(guest.uid) * intervals[Lane.FAST] if spread else 0.0
         self._gpus = FailoverReader("gpus", access.gpus, clock, requires_devices=True, on_open=self._record_open)
         self._host = FailoverReader("host", access.host, clock, requires_devices=False, on_open=self._record_open)
+        self._probe = FailoverReader(
+            "probe",
+            access.probe,
+            clock,
+            requires_devices=False,
+            on_open=self._record_open,
+            attempt_seconds=PROBE_ATTEMPT_SECONDS,
+            lanes=(Lane.STATIC,),
+        )
         self._loops = [
             self._loop(reader) for reader, paths in ((self._gpus, access.gpus), (self._host, access.host)) if paths
         ]
+        self._probe_seconds = min(intervals[Lane.STATIC], PROBE_INTERVAL_SECONDS)
+        probe_intervals = {Lane.STATIC: self._probe_seconds}
+        self._probe_loop = self._loop(self._probe, probe_intervals) if access.probe else None
+        self._answered = asyncio.Event()
         self._health = _first_health(found, access)
         self._answered_at = self._started
         self._gpu_keys: tuple[str, ...] = ()
@@ -119,10 +140,12 @@ class GuestWatch:
             async with asyncio.TaskGroup() as tasks:
                 for loop in self._loops:
                     tasks.create_task(self._run_loop(loop), name=f"{loop.reader.name} of {self.guest.title}")
+                if self._probe_loop is not None:
+                    tasks.create_task(self._run_probe(self._probe_loop), name=f"probe of {self.guest.title}")
                 if not self._loops:
                     tasks.create_task(self._repeat_health(), name=f"health of {self.guest.title}")
         finally:
-            for reader in (self._gpus, self._host):
+            for reader in (self._gpus, self._host, self._probe):
                 await reader.close()
             for link in self._access.links:
                 await link.close()
@@ -179,10 +202,17 @@ class GuestWatch:
         sample = self._own_sample()
         return MachineReport(machine=self.machine(hypervisor), samples=(sample,))
 
-    def _loop(self, reader: FailoverReader) -> ReaderLoop:
+    async def _run_probe(self, loop: ReaderLoop) -> None:
+        """Probe after the guest's first answer, and check after each interval whether the probe is due again."""
+        await self._answered.wait()
+        while True:
+            self._apply(await loop.run_pass(Lane.STATIC))
+            await asyncio.sleep(self._probe_seconds)
+
+    def _loop(self, reader: FailoverReader, intervals: Mapping[Lane, float] | None = None) -> ReaderLoop:
         return ReaderLoop(
             reader,
-            intervals=self._intervals,
+            intervals=intervals or self._intervals,
             timeout_seconds=reader.pass_seconds,
             clock=self._clock,
             report=self._apply,
@@ -236,6 +266,7 @@ class GuestWatch:
         answered = outcome.failure is None or outcome.failure.reason in GUEST_ANSWERED_REASONS
         if answered and self._times.first_answer is None:
             self._times.first_answer = outcome.ended_at
+            self._answered.set()
         if outcome.status.reader == self._gpus.name:
             self._judge(outcome)
         self._report_health()
@@ -284,9 +315,14 @@ class GuestWatch:
             "guest_allocation": self.guest.allocation or not_configured,
             "guest_gpus": len(self._gpu_keys) if gpus_known else Absent(Reason.NO_DATA, "its GPUs cannot be read"),
             "guest_expected_gpus": not_configured if expected is None else expected,
+            "guest_hugepages": self._hugepages(),
             **self._times.readings(),
         }
         return Sample(view=None, reader=READER, lane=Lane.FAST, measured_at=self._clock.now_ns(), values=values)
+
+    def _hugepages(self) -> int | Absent:
+        known = self.found.details.hugepages
+        return Absent(Reason.NOT_COLLECTED, "not found by libvirt or KubeVirt") if known is None else int(known)
 
     def _own_outcome(self, sample: Sample, now: float) -> Outcome:
         at = sample.measured_at
@@ -299,7 +335,8 @@ class GuestWatch:
         )
 
     def _reset_state(self) -> None:
-        statuses = [status for loop in self._loops for status in loop.statuses]
+        loops = [*self._loops, *([self._probe_loop] if self._probe_loop is not None else [])]
+        statuses = [status for loop in loops for status in loop.statuses]
         self._state = AgentState(self.machine(""), [*statuses, self._own_status()])
         self._names = {}
 

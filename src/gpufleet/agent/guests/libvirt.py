@@ -15,7 +15,7 @@ from gpufleet.config.load import InvalidValueError
 from gpufleet.model.errors import ChannelError, WireError
 from gpufleet.model.text import clean
 from gpufleet.ports.channel import Files
-from gpufleet.ports.guests import GuestListing
+from gpufleet.ports.guests import GuestDetails, GuestListing
 from gpufleet.ports.hypervisor import DomainDocument, Hypervisor
 
 log = logging.getLogger(__name__)
@@ -63,12 +63,13 @@ class LibvirtSource:
         problem = f"libvirt at {self._settings.socket} cannot be queried: {clean(error)[:_MAX_ERROR_LENGTH]}"
         if self._settings.socket not in self._listing.problems:
             log.warning("%s", problem)
-        self._listing = GuestListing(self._listing.guests, {self._settings.socket: problem})
+        self._listing = GuestListing(self._listing.guests, {self._settings.socket: problem}, self._listing.details)
         return self._listing
 
     async def _query(self) -> GuestListing:
         guests: dict[str, GuestConfig] = {}
         problems: dict[str, str] = {}
+        details: dict[str, GuestDetails] = {}
         parsed: list[tuple[DomainDocument, Domain]] = []
         for document in await self._hypervisor.domains():
             try:
@@ -80,10 +81,12 @@ class LibvirtSource:
             gpus = count(domain)
             try:
                 if gpus != 0:
-                    guests[f"{document.name} ({document.id})"] = self._describe(document, domain, gpus)
+                    label = f"{document.name} ({document.id})"
+                    guests[label] = self._describe(document, domain, gpus)
+                    details[label] = GuestDetails(hugepages=domain.hugepages)
             except WireError as error:
                 problems[f"domain {document.name}"] = _problem(document, error)
-        return GuestListing(dict(sorted(guests.items())), problems)
+        return GuestListing(dict(sorted(guests.items())), problems, details)
 
     async def _gpu_counter(self, domains: Collection[Domain]) -> Callable[[Domain], int | None]:
         """Read all devices from the kernel in one fetch; return a function that counts a domain's GPUs and vGPUs.

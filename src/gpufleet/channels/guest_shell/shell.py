@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Protocol
 
 from gpufleet.channels.output import OutputTooLargeError
+from gpufleet.model.commands import CommandGroup, command_group, refusal
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError, WireError
 from gpufleet.ports.channel import ExecResult
 
@@ -33,11 +34,7 @@ FORCED = b"forced"
 TIMEOUT_EXIT_CODES = (124, 137, 143)
 """Exit codes of a command ended by timeout(1): its own or SIGKILL; with busybox that of SIGTERM."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@+*?\[\]-]+", re.ASCII)
-
-_SMI = re.compile(
-    r"-q|-x|-L|--help-query-gpu|--query-(gpu|compute-apps)=[A-Za-z0-9_.,]+|--format=csv,noheader", re.ASCII
-)
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@+*?%\[\]-]+", re.ASCII)
 
 
 class GuestShell(Protocol):
@@ -59,20 +56,25 @@ def script() -> str:
     return files(__package__).joinpath(NAME).read_text(encoding="ascii")
 
 
+@cache
+def sent_script() -> str:
+    """Return the script without comments and indentation, for sending it with a command.
+
+    dropbear closes the connection for a command of more than 9000 bytes.
+    """
+    lines = (line.strip() for line in script().splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
+
+
 def is_plain(argument: str) -> bool:
     """Return whether an argument survives a shell that only splits at blanks."""
     return _PLAIN.fullmatch(argument) is not None
 
 
-def check_command(argv: Sequence[str]) -> None:
-    """Check that a command is one of the fixed commands.
-
-    Raises:
-        ChannelError: if it is not.
-    """
-    smi = argv[0] == "nvidia-smi" and all(_SMI.fullmatch(argument) for argument in argv[1:])
-    if not smi and tuple(argv) != ("gpufleet", "snapshot", "--format", "json"):
-        raise ChannelError(f"{' '.join(argv)[:200]}: this command may not run in a guest", ChannelProblem.NOT_PERMITTED)
+def title_of(arguments: Sequence[str]) -> str:
+    """Return a short name of a request for messages; requests of one name do not run at the same time."""
+    has_command = arguments[0] in CommandGroup.__members__.values()
+    return " ".join(arguments[2:4] if has_command else arguments[:1])
 
 
 _CODE = re.compile(rb"([0-9]{1,3})\n", re.ASCII)
@@ -144,18 +146,33 @@ TRANSFER_SECONDS = 2.0
 """Part of the timeout that is reserved for transfer. The guest ends the command before that."""
 
 
-class ShellExec:
-    """The Exec port over a guest's shell: fixed commands of nvidia-smi, and `gpufleet snapshot`."""
+MONITORED = frozenset({CommandGroup.RUN, CommandGroup.PROBE})
+"""Groups of commands for the regular readings of a guest."""
 
-    def __init__(self, shell: GuestShell) -> None:
+MEASURED = MONITORED | {CommandGroup.BENCH}
+"""Groups of commands for a capture of benchmark evidence."""
+
+
+class ShellExec:
+    """The Exec port over a guest's shell: fixed commands of `model.commands`.
+
+    Args:
+        shell: runs the guest script.
+        groups: permitted groups of commands.
+    """
+
+    def __init__(self, shell: GuestShell, groups: frozenset[CommandGroup] = MONITORED) -> None:
         self._shell = shell
+        self._groups = groups
 
     async def run(self, argv: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
         """Run one of the fixed commands; see `Exec.run`."""
-        check_command(argv)
+        group = command_group(argv)
+        if group is None or group not in self._groups:
+            raise ChannelError(refusal(argv), ChannelProblem.NOT_PERMITTED)
         seconds = max(1, math.ceil(timeout_seconds - TRANSFER_SECONDS))
         done = await self._shell.execute(
-            ("run", str(seconds), *argv),
+            (group, str(seconds), *argv),
             timeout_seconds=timeout_seconds,
             max_output_bytes=min(max_output_bytes, MAX_OUTPUT_BYTES),
         )

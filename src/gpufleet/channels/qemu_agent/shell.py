@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpufleet.channels.guest_shell.shell import NAME, script
+from gpufleet.channels.guest_shell.shell import NAME, sent_script, title_of
 from gpufleet.channels.qemu_agent.protocol import QemuAgentConnection
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
@@ -50,7 +50,7 @@ class QemuAgentShell:
 
     async def execute(self, arguments: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
         """Run the script with these arguments; see `GuestShell.execute`."""
-        title = " ".join(arguments[2:4] if arguments[0] == "run" else arguments[:1])
+        title = title_of(arguments)
         try:
             async with asyncio.timeout(timeout_seconds), self._lock:
                 try:
@@ -97,7 +97,7 @@ class QemuAgentShell:
         self, connection: QemuAgentConnection, title: str, arguments: Sequence[str], max_output_bytes: int
     ) -> ExecResult:
         await self._refuse_while_stuck(connection, title)
-        shell_arguments = ["-c", script(), NAME, *arguments]
+        shell_arguments = ["-c", sent_script(), NAME, *arguments]
         started = await connection.execute(
             "guest-exec", path="/bin/sh", arg=shell_arguments, **{"capture-output": True}
         )

@@ -8,7 +8,17 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpufleet.channels.guest_shell.shell import FORCED, GREETING, HELLO, NAME, SESSION, ShellReply, is_plain, script
+from gpufleet.channels.guest_shell.shell import (
+    FORCED,
+    GREETING,
+    HELLO,
+    NAME,
+    SESSION,
+    ShellReply,
+    is_plain,
+    sent_script,
+    title_of,
+)
 from gpufleet.channels.output import OutputTooLargeError, read_all
 from gpufleet.channels.ssh.target import HostKeyPin, SshTarget
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
@@ -78,7 +88,7 @@ class SshShell:
 
     async def execute(self, arguments: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
         """Run the script with these arguments; see `GuestShell.execute`."""
-        title = " ".join(arguments[2:4] if arguments[0] == "run" else arguments[:1])
+        title = title_of(arguments)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self.open()
@@ -95,7 +105,7 @@ class SshShell:
 
     def _command(self, arguments: Sequence[str]) -> str:
         if not self._forced:
-            return shlex.join(("sh", "-c", script(), NAME, *arguments))
+            return shlex.join(("sh", "-c", sent_script(), NAME, *arguments))
         return " ".join((NAME, *arguments))
 
     async def _handshake(self, connection: "asyncssh.SSHClientConnection") -> tuple[bool, bool]:

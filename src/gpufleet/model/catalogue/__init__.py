@@ -20,8 +20,9 @@ from gpufleet.model.catalogue.metric import (
     Subject,
     ValueType,
 )
+from gpufleet.model.catalogue.probe import PROBE_METRICS
 
-CATALOGUE_VERSION = 9
+CATALOGUE_VERSION = 10
 """Version in documents and batches, incremented when a row is added or changes its meaning."""
 
 ROWS = (
@@ -35,6 +36,7 @@ ROWS = (
     *HOST_METRICS,
     *KUBERNETES_METRICS,
     *GUEST_METRICS,
+    *PROBE_METRICS,
 )
 """All rows in documentation order."""
 

@@ -52,5 +52,7 @@ GUEST_METRICS = (
     _instant(387, "guest_channel_open_timestamp_seconds", "Time when an access path was first open, since 1970"),
     _instant(388, "guest_first_answer_timestamp_seconds", "Time of the first answer from inside, since 1970"),
     _instant(389, "guest_driver_ready_timestamp_seconds", "Time of the first GPU reading, since 1970"),
+    _row(390, "guest_hugepages", MetricKind.GAUGE, ValueType.INT,
+         "1 if the memory of the virtual machine is of reserved huge pages of its host, by its definition, else 0"),
 )
 # fmt: on

@@ -1,16 +1,16 @@
 """Facts of the machine from files of /proc, /sys and /etc: plans of the fetches, and their parsers. Pure."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable
 
-from gpufleet.bench.facts import FactList
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Value
 from gpufleet.ports.channel import FetchPlan
+from gpufleet.probe.containers import CONTAINERD_CONFIG, DOCKER_CONFIG, add_runtimes
+from gpufleet.probe.facts import FactList
 from gpufleet.readers.host.parse.kernel import parse_meminfo
 from gpufleet.readers.host.parse.pci import basename, is_address, is_display, parse_numa_node
 from gpufleet.readers.host.parse.storage import parse_mountinfo, root_mount
@@ -30,12 +30,13 @@ THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 IOMMU = "/sys/kernel/iommu_groups"
 INFINIBAND = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
-DOCKER_CONFIG = "/etc/docker/daemon.json"
+NVIDIA_VERSION = "/proc/driver/nvidia/version"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 MACHINE_PLAN = FetchPlan(
     files=(
-        UPTIME, MEMINFO, CMDLINE, MODULES, MOUNTINFO, SYSFS, f"{CPU}/online", f"{CPU}/smt/active", THP, DOCKER_CONFIG,
+        UPTIME, MEMINFO, CMDLINE, MODULES, MOUNTINFO, SYSFS, f"{CPU}/online", f"{CPU}/smt/active", THP,
+        DOCKER_CONFIG, CONTAINERD_CONFIG, NVIDIA_VERSION,
         f"{CPU}/cpu[0-9]*/cpufreq/scaling_governor", f"{CPU}/cpu[0-9]*/topology/physical_package_id",
         f"{NODE}/node[0-9]*/cpulist",
         f"{HUGEPAGES}/hugepages-*/nr_hugepages", f"{HUGEPAGES}/hugepages-*/free_hugepages",
@@ -61,6 +62,13 @@ KERNEL_PARAMETERS = frozenset({
     "transparent_hugepage", "vfio-pci.ids",
 })  # fmt: skip
 """Recorded parameters. Others can have secrets."""
+
+KERNEL_MODULES = {
+    "host_nvidia_peermem": "nvidia_peermem",
+    "host_gdrcopy": "gdrdrv",
+    "host_nvidia_fs": "nvidia_fs",
+}
+"""Fact to the kernel module of a prerequisite of GPUDirect."""
 
 MAX_GPUS = 64
 """Maximum number of GPUs with facts of their own."""
@@ -113,10 +121,11 @@ def add_machine_facts(source: FetchedFiles, into: FactList) -> None:
     _add_hugepages(source, into)
     _add_counts(source, into)
     _add_root_filesystem(source, into)
-    _add_docker(source, into)
+    add_runtimes(source, into)
     modules = source.take(MODULES, _module_names)
-    for name, module in (("host_nvidia_peermem", "nvidia_peermem"), ("host_gdrcopy", "gdrdrv")):
+    for name, module in KERNEL_MODULES.items():
         into.add(name, modules if isinstance(modules, Absent) else module in modules.split(), MODULES)
+    take("nvidia_module_kind", NVIDIA_VERSION, _module_kind)
 
 
 def add_gpu_facts(source: FetchedFiles, addresses: tuple[str, ...], into: FactList) -> None:
@@ -189,15 +198,6 @@ def _add_root_filesystem(source: FetchedFiles, into: FactList) -> None:
     into.add("host_root_bytes", source.absence("/") if sizes is None else sizes.size_bytes, "statvfs /")
 
 
-def _add_docker(source: FetchedFiles, into: FactList) -> None:
-    config = source.take(DOCKER_CONFIG, _docker_runtimes)
-    default, _, runtimes = ("", "", "") if isinstance(config, Absent) else config.partition(" ")
-    unset = Absent(Reason.NOT_REPORTED, "the configuration does not set it")
-    into.add("docker_default_runtime", config if isinstance(config, Absent) else default or unset, DOCKER_CONFIG)
-    has_nvidia = config if isinstance(config, Absent) else "nvidia" in runtimes.split()
-    into.add("docker_nvidia_runtime", has_nvidia, DOCKER_CONFIG)
-
-
 def _texts(source: FetchedFiles, folder: str, file: str) -> dict[str, str]:
     """Return the text of `folder/X/file` for each X."""
     paths = {name: f"{folder}{name}/{file}" for name in source.names_under(folder.rstrip("/"), file)}
@@ -239,6 +239,13 @@ def _module_names(content: bytes, _: str) -> str:
     return " ".join(row.partition(" ")[0] for row in decode(content).splitlines())
 
 
+def _module_kind(content: bytes, where: str) -> str:
+    text = decode(content)
+    if "NVIDIA" not in text:
+        raise WireError(where, "not the version of the NVIDIA module")
+    return "open" if "Open Kernel Module" in text else "proprietary"
+
+
 def _link_width(content: bytes, where: str) -> int:
     width = count(decode(content), where)
     if not 1 <= width <= 32:
@@ -251,16 +258,3 @@ def _link_speed(content: bytes, where: str) -> float:
     if found is None:
         raise WireError(where, f"{printable(decode(content))[:40]!r} is not a speed")
     return float(found[1]) * 1e9
-
-
-def _docker_runtimes(content: bytes, where: str) -> str:
-    """Return default runtime and names of runtimes, separated by spaces."""
-    try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise WireError(where, f"not JSON: {error}") from error
-    runtimes = config.get("runtimes", {}) if isinstance(config, dict) else None
-    default = config.get("default-runtime", "") if isinstance(config, dict) else None
-    if not isinstance(runtimes, dict) or not isinstance(default, str):
-        raise WireError(where, "not a configuration of Docker")
-    return " ".join((printable(default).replace(" ", "_"), *(printable(name) for name in runtimes)))

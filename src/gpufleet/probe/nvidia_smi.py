@@ -2,16 +2,16 @@
 
 import re
 
-from gpufleet.bench.document import Better, MeasuredUnit
-from gpufleet.bench.facts import FactList
-from gpufleet.bench.measurements import MeasurementKind, MeasurementList
-from gpufleet.bench.runner import CommandOutcome, CommandRunner, FixedCommand
 from gpufleet.codecs.nvidia_smi import classify_failure, parse_csv, parse_listing
 from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.model.reading import Value
 from gpufleet.model.view import normalise_pci_address
+from gpufleet.probe.facts import FactList
+from gpufleet.probe.measurements import MeasurementKind, MeasurementList
+from gpufleet.probe.records import Better, MeasuredUnit
+from gpufleet.probe.runner import CommandOutcome, CommandRunner, FixedCommand
 
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call. Without the persistence daemon, eight GPUs take more than 10 s."""

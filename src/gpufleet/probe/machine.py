@@ -2,18 +2,20 @@
 
 import re
 
-from gpufleet.bench.facts import FACTS, FactList
-from gpufleet.bench.host_files import MACHINE_PLAN, add_gpu_facts, add_machine_facts, gpu_addresses, gpu_plan
-from gpufleet.bench.measurements import MeasurementList
-from gpufleet.bench.nvidia_smi import probe_nvidia_smi
-from gpufleet.bench.runner import CommandRunner, FixedCommand, failure_of
-from gpufleet.bench.systemd import probe_systemd
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
 from gpufleet.model.machine import Machine
 from gpufleet.ports.channel import Files
 from gpufleet.ports.clock import Clock
+from gpufleet.probe.clocks import probe_clocks
+from gpufleet.probe.facts import FACTS, FactList
+from gpufleet.probe.host_files import MACHINE_PLAN, add_gpu_facts, add_machine_facts, gpu_addresses, gpu_plan
+from gpufleet.probe.measurements import MeasurementList
+from gpufleet.probe.nvidia_smi import probe_nvidia_smi
+from gpufleet.probe.pci_acs import acs_plan, add_acs_fact, bridge_addresses
+from gpufleet.probe.runner import CommandRunner, FixedCommand, failure_of
+from gpufleet.probe.systemd import probe_systemd
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.host.source import FetchedFiles
 
@@ -32,11 +34,17 @@ IDENTITY = (
 )  # fmt: skip
 """Facts of the host reader."""
 
+OTHER_FILE_FACTS = frozenset({
+    "nvidia_module_kind", "docker_default_runtime", "docker_nvidia_runtime", "containerd_runtimes",
+})  # fmt: skip
+"""Facts from files, beside those about the host."""
+
 _VERSION = re.compile(rb"(?<![A-Za-z0-9.])v?([0-9]{1,4}\.[0-9]{1,6}[0-9A-Za-z.+~-]{0,40})")
 
 
-async def probe_machine(files: Files, clock: Clock, facts: FactList) -> Machine | None:
+async def probe_machine(files: Files, clock: Clock, facts: FactList, measurements: MeasurementList) -> Machine | None:
     """Add the facts from files; return the machine's identity, or None without a host name."""
+    await probe_clocks(files, clock, facts, measurements)
     machine = await _read_identity(files, clock, facts)
     try:
         source = FetchedFiles(await files.fetch(MACHINE_PLAN))
@@ -44,10 +52,12 @@ async def probe_machine(files: Files, clock: Clock, facts: FactList) -> Machine 
         addresses = gpu_addresses(source)
         if addresses:
             add_gpu_facts(FetchedFiles(await files.fetch(gpu_plan(addresses))), addresses, facts)
+        bridges = bridge_addresses(source)
+        add_acs_fact(FetchedFiles(await files.fetch(acs_plan(bridges))), bridges, facts)
     except ChannelError as error:
         absent = Absent(Reason.READER_FAILED, str(error))
         for name in FACTS:
-            if name.startswith("host_"):
+            if name.startswith("host_") or name in OTHER_FILE_FACTS:
                 facts.add(name, absent)
     return machine
 

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gpufleet.bench.document import Fact, MeasuredUnit
 from gpufleet.model.absence import Absent
 from gpufleet.model.reading import Value
 from gpufleet.model.text import bounded
+from gpufleet.probe.records import Fact, MeasuredUnit
 
 
 class FactKind(msgspec.Struct, frozen=True):
@@ -33,6 +33,18 @@ FACTS = {
     "host_product_name": FactKind("product by DMI"),
     "host_bios_version": FactKind("firmware version by DMI"),
     "host_uptime_seconds": FactKind("time since boot", MeasuredUnit.SECONDS, compared=False),
+    "clock_boot_seconds": FactKind(
+        "start of the kernel since 1970, by the clock of the probing process", MeasuredUnit.SECONDS, compared=False
+    ),
+    "clock_boot_uncertainty_seconds": FactKind(
+        "uncertainty of that time, in both directions", MeasuredUnit.SECONDS, compared=False
+    ),
+    "clock_offset_seconds": FactKind(
+        "the machine's wall clock minus that of the probing process", MeasuredUnit.SECONDS, compared=False
+    ),
+    "clock_offset_uncertainty_seconds": FactKind(
+        "uncertainty of that difference, in both directions", MeasuredUnit.SECONDS, compared=False
+    ),
     # processor and memory
     "host_cpus": FactKind("online logical processors"),
     "host_cpu_sockets": FactKind("processor packages"),
@@ -57,6 +69,8 @@ FACTS = {
     "host_pci_gpus": FactKind("NVIDIA display controllers on the PCI bus"),
     "host_nvidia_peermem": FactKind("whether the module nvidia_peermem is loaded"),
     "host_gdrcopy": FactKind("whether the module gdrdrv of GDRCopy is loaded"),
+    "host_nvidia_fs": FactKind("whether the module nvidia_fs of GPUDirect Storage is loaded"),
+    "host_pci_acs": FactKind("PCI bridges by state of Access Control Services; redirect affects GPUDirect"),
     "host_cdi_specifications": FactKind("files of Container Device Interface specifications"),
     "pci_driver": FactKind("kernel driver of a GPU"),
     "pci_iommu_group": FactKind("IOMMU group of a GPU", compared=False),
@@ -69,6 +83,7 @@ FACTS = {
     "pci_link_speed_max": FactKind("maximum speed of a GPU's PCIe link", MeasuredUnit.TRANSFERS_PER_SECOND),
     # driver
     "host_nvidia_kernel_driver_version": FactKind("version of the loaded kernel module nvidia"),
+    "nvidia_module_kind": FactKind("kind of the NVIDIA kernel module: open or proprietary"),
     "nvidia_driver_version": FactKind("driver version by nvidia-smi"),
     "nvidia_cuda_version": FactKind("CUDA version by nvidia-smi"),
     "nvidia_gpus": FactKind("GPUs by nvidia-smi"),
@@ -83,6 +98,7 @@ FACTS = {
     "docker_default_runtime": FactKind("default runtime in Docker's configuration"),
     "docker_nvidia_runtime": FactKind("whether Docker's configuration has the runtime nvidia"),
     "containerd_version": FactKind("version of containerd"),
+    "containerd_runtimes": FactKind("runtimes in containerd's configuration; the default is marked with *"),
     "runc_version": FactKind("version of runc"),
     "nvidia_container_toolkit_version": FactKind("version of the NVIDIA Container Toolkit"),
 }

@@ -5,9 +5,9 @@ import statistics
 
 import msgspec
 
-from gpufleet.bench.document import MAX_REPEATS, MAX_VALUE, Better, MeasuredUnit, Measurement, Statistics
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.text import bounded
+from gpufleet.probe.records import MAX_REPEATS, MAX_VALUE, Better, MeasuredUnit, Measurement, Statistics
 
 TARGET, PEER = "TARGET", "PEER"
 """Placeholders in recorded arguments, for what differs between two machines that run the same workload."""

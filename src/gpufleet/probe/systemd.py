@@ -2,11 +2,11 @@
 
 import re
 
-from gpufleet.bench.document import Better, MeasuredUnit
-from gpufleet.bench.measurements import MeasurementKind, MeasurementList
-from gpufleet.bench.runner import CommandRunner, FixedCommand, failure_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
+from gpufleet.probe.measurements import MeasurementKind, MeasurementList
+from gpufleet.probe.records import Better, MeasuredUnit
+from gpufleet.probe.runner import CommandRunner, FixedCommand, failure_of
 
 MANAGER_PROPERTIES = (
     "FirmwareTimestampMonotonic",

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.bench.document import Fact
-from gpufleet.bench.facts import FACTS, FactList
-from gpufleet.bench.measurements import MeasurementList
-from gpufleet.bench.probe import probe_commands, probe_machine, read_version
-from gpufleet.bench.runner import CommandRunner
 from gpufleet.channels.local import LocalFiles
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import ChannelError
 from gpufleet.model.machine import Machine
 from gpufleet.ports.channel import FetchPlan, FetchResult
+from gpufleet.probe.facts import FACTS, FactList
+from gpufleet.probe.machine import probe_commands, probe_machine, read_version
+from gpufleet.probe.measurements import MeasurementList
+from gpufleet.probe.records import Fact
+from gpufleet.probe.runner import CommandRunner
 from tests.fakes.clock import FakeClock
 from tests.fakes.commands import FakeCommands, printed
 from tests.support.hostile import CONTROLS, HOSTILE
@@ -24,7 +24,7 @@ TREE = (Path(__file__).parent / "bare_metal.tree").read_text()
 
 async def probed(root: Path) -> tuple[Machine | None, dict[tuple[str, str], Fact]]:
     facts = FactList()
-    machine = await probe_machine(LocalFiles(root), FakeClock(), facts)
+    machine = await probe_machine(LocalFiles(root), FakeClock(), facts, MeasurementList())
     return machine, {(fact.name, fact.subject): fact for fact in facts.facts}
 
 
@@ -97,7 +97,7 @@ async def test_unknown_fact_is_absent_and_not_zero(tmp_path: Path) -> None:
 async def test_every_fact_of_the_machine_is_known_or_absent(tmp_path: Path) -> None:
     plant(TREE, tmp_path)
     machine_facts = FactList()
-    await probe_machine(LocalFiles(tmp_path), FakeClock(), machine_facts)
+    await probe_machine(LocalFiles(tmp_path), FakeClock(), machine_facts, MeasurementList())
     runner = CommandRunner(FakeCommands(), FakeClock())
     await probe_commands(runner, 1, machine_facts, MeasurementList())
     found = {fact.name for fact in machine_facts.facts}
@@ -111,7 +111,7 @@ class BrokenFiles:
 
 async def test_broken_channel_makes_all_facts_absent() -> None:
     facts = FactList()
-    assert await probe_machine(BrokenFiles(), FakeClock(), facts) is None
+    assert await probe_machine(BrokenFiles(), FakeClock(), facts, MeasurementList()) is None
     assert {fact.absent for fact in facts.facts} == {Reason.READER_FAILED}
 
 

@@ -1,22 +1,21 @@
 """Execution of fixed commands, with their records and bounded outputs.
 
-`CommandRunner` is the only place that runs commands. It needs an `Exec` channel. It refuses every command that is not
-in `PERMITTED`, so that no capture runs anything else on any channel.
+`CommandRunner` is the only place that runs commands of a probe or a capture. It needs an `Exec` channel. It refuses
+every command outside its groups of `model.commands`, so that nothing else runs on any channel.
 """
 
 import datetime as dt
 import hashlib
-import re
-from collections.abc import Sequence
 
 import msgspec
 
-from gpufleet.bench.document import MAX_OUTPUT_TEXT, CommandRecord, RawOutput
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.commands import CommandGroup, command_group, refusal
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
 from gpufleet.model.text import bounded
 from gpufleet.ports.channel import Exec, ExecResult
 from gpufleet.ports.clock import Clock
+from gpufleet.probe.records import MAX_OUTPUT_TEXT, CommandRecord, RawOutput
 
 MAX_OUTPUT_BYTES = 1 << 20
 """Maximum output of a command, for each stream. Beyond it the command has no result."""
@@ -27,37 +26,8 @@ MAX_SECONDS = 3600.0
 MAX_TOTAL_TEXT = 4 << 20
 """Maximum characters of all outputs in a document. Beyond it outputs have a digest but no text."""
 
-_TARGET = r"/[A-Za-z0-9_./@+,=-]{1,1024}"
-_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9A-Fa-f:]{2,39}"
-_FIO = (
-    r"--readonly|--allow_file_create=0|--name=[a-z0-9_]{1,64}|--filename=" + _TARGET + r"|--rw=(read|randread)"
-    r"|--bs=[0-9]{1,4}[km]|--ioengine=(psync|libaio)|--iodepth=[0-9]{1,3}|--direct=[01]|--runtime=[0-9]{1,2}"
-    r"|--io_size=[0-9]{1,4}m|--thread|--randrepeat=1|--output-format=json"
-)
-_PERFTEST = r"-F|--report_gbits|-n|-s|[0-9]{1,7}|" + _HOST
-PERMITTED = {
-    program: re.compile(arguments, re.ASCII)
-    for program, arguments in {
-        "nvidia-smi": r"-L|--query-(gpu|compute-apps)=[a-z_.,]+|--format=csv,noheader",
-        "systemctl": r"show|--property=[A-Za-z,]+|[a-z.-]+\.(service|target)",
-        "docker": "--version",
-        "containerd": "--version",
-        "runc": "--version",
-        "nvidia-ctk": "--version",
-        "stat": "-L|-c|%F|--|" + _TARGET,
-        "fio": "--version|" + _FIO,
-        "ib_write_bw": "--version|" + _PERFTEST,
-        "ib_write_lat": "--version|" + _PERFTEST,
-        "nvbandwidth": r"--json|--testcase|[a-z_]{1,64}",
-        "bandwidthTest": "--csv",
-    }.items()
-}
-"""Program to the pattern of each argument. All of them only read."""
-
-READ_ONLY = frozenset({"--readonly", "--allow_file_create=0"})
-"""Arguments without which fio is refused: it then neither writes nor creates or extends a file."""
-
-_FIO_ONCE = ("--rw=", "--filename=", "--readonly", "--allow_file_create=")
+PROBED = frozenset({CommandGroup.RUN, CommandGroup.PROBE})
+"""Groups of commands of the probe."""
 
 
 class FixedCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,33 +60,18 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
     absent: Absent | None
 
 
-def check_command(argv: Sequence[str]) -> None:
-    """Check that a command is permitted.
-
-    Raises:
-        ChannelError: if it is not; `problem` is NOT_PERMITTED.
-    """
-    pattern = PERMITTED.get(argv[0])
-    permitted = pattern is not None and all(pattern.fullmatch(argument) for argument in argv[1:])
-    if permitted and argv[0] == "fio" and tuple(argv[1:]) != ("--version",):
-        permitted = set(argv) >= READ_ONLY and all(
-            sum(argument.startswith(option) for argument in argv) == 1 for option in _FIO_ONCE
-        )
-    if not permitted:
-        message = bounded(" ".join(argv), 200)
-        raise ChannelError(f"{message}: a capture may not run this command", ChannelProblem.NOT_PERMITTED)
-
-
 class CommandRunner:
     """Runs commands one after another, and collects their records and outputs.
 
     Args:
         channel: runs the commands.
         clock: clock of the records.
+        groups: permitted groups of commands.
     """
 
-    def __init__(self, channel: Exec, clock: Clock) -> None:
+    def __init__(self, channel: Exec, clock: Clock, groups: frozenset[CommandGroup] = PROBED) -> None:
         self._channel = channel
+        self._groups = groups
         self._clock = clock
         self._deadline = clock.monotonic() + MAX_SECONDS
         self._text_left = MAX_TOTAL_TEXT
@@ -133,7 +88,8 @@ class CommandRunner:
         result: ExecResult | None = None
         absent: Absent | None = None
         try:
-            check_command(command.argv)
+            if command_group(command.argv) not in self._groups:
+                raise ChannelError(refusal(command.argv), ChannelProblem.NOT_PERMITTED)
             result = await self._channel.run(
                 command.argv, timeout_seconds=command.timeout_seconds, max_output_bytes=MAX_OUTPUT_BYTES
             )

@@ -4,78 +4,30 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpufleet.bench.document import MAX_OUTPUT_TEXT
-from gpufleet.bench.fio import JOBS
-from gpufleet.bench.perftest import TESTS
-from gpufleet.bench.runner import (
+from gpufleet.channels.local import LocalExec
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
+from gpufleet.probe.records import MAX_OUTPUT_TEXT
+from gpufleet.probe.runner import (
     MAX_OUTPUT_BYTES,
     MAX_SECONDS,
     MAX_TOTAL_TEXT,
     CommandRunner,
     FixedCommand,
-    check_command,
 )
-from gpufleet.channels.local import LocalExec
-from gpufleet.model.absence import Reason
-from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
 from tests.fakes.clock import FakeClock
 from tests.fakes.commands import FakeCommands, printed
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 
-READ = ("fio", *JOBS[0].arguments("/data/file", direct=True))
 SMI = FixedCommand(name="nvidia_smi", argv=("nvidia-smi",), timeout_seconds=1.0)
 
 
-def test_commands_of_workloads_are_permitted() -> None:
-    for job in JOBS:
-        check_command(("fio", *job.arguments("/dev/nvme0n1", direct=True)))
-    for test in TESTS:
-        check_command((test.program, *test.arguments("node-2.example")))
-        check_command((test.program, *test.arguments("fe80::1")))
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("sh", "-c", "true"),
-        ("nvidia-smi", "-pm", "1"),
-        ("nvidia-smi", "--gpu-reset"),
-        ("systemctl", "start", "ssh.service"),
-        ("docker", "run", "x"),
-        tuple(part for part in READ if part != "--readonly"),
-        tuple(part for part in READ if part != "--allow_file_create=0"),
-        tuple(part.replace("--rw=read", "--rw=write") for part in READ),
-        tuple(part.replace("--rw=read", "--rw=randrw") for part in READ),
-        (*READ, "--rw=write"),
-        (*READ, "--rw=randread"),
-        (*READ, "--filename=/dev/sdb"),
-        (*READ, "--exec_prerun=rm"),
-        (*READ, "/etc/passwd"),
-        tuple(part.replace("/data/file", "/data/file:/dev/sdb") for part in READ),
-        ("ib_write_bw", "--output=x", "peer"),
-        ("nvbandwidth", "--json", "--testcase", "a b"),
-        ("stat", "-f", "/"),
-    ],
-)
-def test_other_commands_are_refused(argv: tuple[str, ...]) -> None:
-    with pytest.raises(ChannelError) as caught:
-        check_command(argv)
-    assert caught.value.problem is ChannelProblem.NOT_PERMITTED
-
-
-@given(st.sampled_from(["write", "randwrite", "trim", "rw", "randrw", "readwrite", "trimwrite", "randtrim"]))
-def test_writing_jobs_of_fio_are_refused(rw: str) -> None:
-    with pytest.raises(ChannelError):
-        check_command(tuple(part.replace("--rw=read", f"--rw={rw}") for part in READ))
-
-
-async def test_refused_command_does_not_reach_the_channel() -> None:
+@pytest.mark.parametrize("argv", [("nvidia-smi", "--gpu-reset"), ("fio", "--version"), ("bandwidthTest", "--csv")])
+async def test_refused_command_does_not_reach_the_channel(argv: tuple[str, ...]) -> None:
     channel = FakeCommands()
     runner = CommandRunner(channel, FakeClock())
-    outcome = await runner.run(FixedCommand(name="reset", argv=("nvidia-smi", "--gpu-reset")))
+    outcome = await runner.run(FixedCommand(name="reset", argv=argv))
     assert channel.calls == []
     assert outcome.absent is not None
     assert outcome.absent.reason is Reason.NOT_PERMITTED

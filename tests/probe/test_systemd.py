@@ -2,11 +2,11 @@
 
 import pytest
 
-from gpufleet.bench.measurements import MeasurementList
-from gpufleet.bench.runner import CommandRunner
-from gpufleet.bench.systemd import boot_times, parse_properties, probe_systemd, ready_times
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
+from gpufleet.probe.measurements import MeasurementList
+from gpufleet.probe.runner import CommandRunner
+from gpufleet.probe.systemd import boot_times, parse_properties, probe_systemd, ready_times
 from tests.fakes.clock import FakeClock
 from tests.fakes.commands import FakeCommands, printed
 

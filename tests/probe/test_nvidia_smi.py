@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.bench.facts import FactList
-from gpufleet.bench.measurements import MeasurementList
-from gpufleet.bench.nvidia_smi import busy_gpus, probe_nvidia_smi
-from gpufleet.bench.runner import CommandRunner
 from gpufleet.channels.local import LocalExec
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.probe.facts import FactList
+from gpufleet.probe.measurements import MeasurementList
+from gpufleet.probe.nvidia_smi import busy_gpus, probe_nvidia_smi
+from gpufleet.probe.runner import CommandRunner
 from gpufleet.runtime import SystemClock
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, scenario_of_capture
 

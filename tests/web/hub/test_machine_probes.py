@@ -1,0 +1,100 @@
+"""Performance probe in the answers about machines and allocations, and routes that start nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.view import Side
+from gpufleet.model.wire.batch import MachineReport
+from tests.fakes.batches import gpu_sample, gpu_view, make_batch
+from tests.web.hub.site import Site, now, running_site
+
+VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+GUEST = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=VM, hypervisor="node-a")
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def probe(at: int, hugepages: str, provenance: Provenance = Provenance.HOST_LOCAL_PROBE) -> Sample:
+    return Sample(
+        view=None,
+        reader="probe",
+        lane=Lane.STATIC,
+        measured_at=at,
+        values={
+            "probe_hugepages": hugepages,
+            "probe_boot_kernel_seconds": 2.5,
+            "probe_docker_version": Absent(Reason.NOT_ENABLED, "docker: not found"),
+        },
+        provenance=provenance,
+    )
+
+
+def batch(seq: int, at: int, hugepages: str = "2048kB: 0") -> bytes:
+    """Encode a host and its guest, each with a probe. Only the host has huge pages of 1 GiB."""
+    own = Sample(
+        view=None, reader="guests", lane=Lane.FAST, measured_at=at, values={"guest_state": "ok", "guest_gpus": 1}
+    )
+    inside = msgspec.structs.replace(
+        gpu_sample(gpu_view(7, side=Side.GUEST), at, gpu_power_watts=77.0), provenance=Provenance.SLICE_GUEST
+    )
+    guest = MachineReport(machine=GUEST, samples=(own, inside, probe(at, "2048kB: 7", Provenance.SLICE_GUEST)))
+    of_host = make_batch(seq, at, samples=(gpu_sample(gpu_view(1), at), probe(at, hugepages)))
+    return encode(msgspec.structs.replace(of_host, reports=(*of_host.reports, guest)))
+
+
+async def test_machine_has_its_newest_probe(site: Site) -> None:
+    await site.post(batch(1, now()), batch(2, now(), "1048576kB: 64"))
+    _, machine = await site.request("/v1/machines/node-a")
+    assert machine["probe"]["probe_hugepages"]["value"] == "1048576kB: 64"
+    assert machine["probe"]["probe_boot_kernel_seconds"]["value"] == 2.5
+    assert machine["probe"]["probe_docker_version"]["absent"] == "not_enabled"
+    assert set(machine["probe"]) == {"probe_hugepages", "probe_boot_kernel_seconds", "probe_docker_version"}
+
+
+async def test_list_of_machines_has_probes_on_request_only(site: Site) -> None:
+    await site.post(batch(1, now()))
+    _, plain = await site.request("/v1/machines")
+    assert ["probe" in one for one in plain["items"]] == [False, False]
+    _, probed = await site.request("/v1/machines?probe=true")
+    found = {one["machine"]["name"]: one["probe"]["probe_hugepages"]["value"] for one in probed["items"]}
+    assert found == {"node-a": "2048kB: 0", "ml/train-0": "2048kB: 7"}
+
+
+async def test_answer_of_a_guest_has_no_probe_of_its_host(site: Site) -> None:
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "tenant": "acme"}
+    await site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})
+    await site.post(batch(1, now(), "1048576kB: 64"))
+    _, answer = await site.request("/v1/allocations/a/metrics")
+    assert answer["source"] == "slice_guest"
+    assert answer["host"]["probe_hugepages"]["value"] == "2048kB: 7"
+    assert "1048576kB" not in str(answer)
+
+
+async def test_repeated_sample_of_a_probe_stays_current(site: Site) -> None:
+    # An agent repeats the sample between two probes. Its receipt is new, its time of measurement is not.
+    measured = now() - 7200 * 10**9
+    for seq in (1, 2):
+        await site.post(encode(make_batch(seq, now(), samples=(probe(measured, "2048kB: 5"),))))
+    _, machine = await site.request("/v1/machines/node-a")
+    reading = machine["probe"]["probe_hugepages"]
+    assert (reading["value"], reading["measured_at"] < reading["received_at"]) == ("2048kB: 5", True)
+
+
+async def test_no_route_starts_a_probe_or_a_capture(site: Site) -> None:
+    _, document = await site.request("/openapi.json")
+    named = [path for path in document["paths"] if any(term in path for term in ("bench", "probe", "capture"))]
+    assert named == []
+    for path in ("/v1/machines/node-a/probe", "/v1/machines/node-a/bench", "/v1/bench", "/v1/captures"):
+        assert (await site.request(path, "POST", {}))[0] in (404, 405)
