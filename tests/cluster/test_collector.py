@@ -3,8 +3,9 @@
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 from gpufleet.cluster.collector import STATUS_SECONDS, ClusterCollector
@@ -17,6 +18,7 @@ from gpufleet.model.kubernetes import (
     ClusterSlice,
     CopyState,
     CopyStatus,
+    GpuRequest,
     GpuResourceKind,
     NodeGpuResource,
 )
@@ -156,12 +158,32 @@ async def test_leader_sends_changes_at_once_and_nothing_else(site: Site) -> None
     assert (part.observed_at, [one.state for one in part.copies]) == (site.clock.now_ns(), [CopyState.SYNCED] * 3)
     assert sorted(site.numbers) == [
         ("gpu-1", "kubernetes_allocatable_devices", 8),
+        ("gpu-1", "kubernetes_allocated_devices", 0),
         ("gpu-1", "kubernetes_capacity_devices", 8),
     ]
     assert await site.cycle() == []
     site.pods.content = {"p1": pod("p1", "Succeeded"), "p3": pod("p3")}
     assert uids(await site.cycle()) == ({"p1", "p3"}, {"p2"})
     assert site.numbers == []
+
+
+async def test_allocated_devices_are_those_of_the_pods(site: Site) -> None:
+    two = GpuRequest(resource="nvidia.com/gpu", kind=GpuResourceKind.GPU, count=2)
+
+    def allocated() -> list[object]:
+        return [value for _, metric, value in site.numbers if metric == "kubernetes_allocated_devices"]
+
+    site.pods.content = {"p1": msgspec.structs.replace(pod("p1"), requests=(two,))}
+    await site.cycle()
+    assert allocated() == [2]
+    await site.cycle()
+    assert allocated() == []
+    site.pods.content = {"p1": msgspec.structs.replace(pod("p1", "Failed"), requests=(two,))}
+    await site.cycle()
+    assert allocated() == [0]
+    site.pods.state = CopyState.FORBIDDEN
+    await site.cycle()
+    assert allocated() == [None]
 
 
 async def test_removed_node_has_no_numbers_any_more(site: Site) -> None:
@@ -242,6 +264,7 @@ async def test_time_without_permission_is_not_that_of_the_numbers(site: Site) ->
     await site.cycle()
     synced = site.clock.now_ns()
     site.nodes.since = synced
+    site.pods.state = CopyState.STARTING  # no numbers of pods
     for state in (CopyState.FORBIDDEN, CopyState.STALE):
         site.nodes.state = state
         site.nodes.content = {"n1": ClusterNode(uid="n1", name="gpu-1", resources=GPUS, zone=state)}
@@ -312,25 +335,56 @@ async def test_leader_without_lease_reports_its_copies_only(site: Site) -> None:
     assert await site.cycle() == []
 
 
+async def test_last_leader_repeats_the_numbers_of_nodes_in_an_outage(site: Site) -> None:
+    await site.cycle()
+    site.election.is_leader = False  # it cannot renew the lease, and sees no other leader
+    site.nodes.state = site.pods.state = CopyState.STALE
+    site.nodes.since = site.pods.since = site.clock.now_ns()
+    reports = []
+    for _ in range(20):
+        parts = await site.cycle(STATUS_SECONDS)
+        assert all(uids([part]) == (set(), set()) for part in parts)
+        reports += site.numbers
+        assert all(at == site.nodes.since for batch in site.batches for block in batch.dims for at in block.measured_at)
+    assert reports.count(("gpu-1", "kubernetes_capacity_devices", 8)) in (5, 6)  # each two minutes
+    site.election.holder = "replica-2_2"
+    await site.cycle(3600)
+    assert site.numbers == []
+    site.election.is_leader, site.election.holder = True, "replica-1_1"
+    site.nodes.state = site.pods.state = CopyState.SYNCED
+    assert uids(await site.cycle())[0] == {"n1", "p1", "p2"}
+    assert len(site.numbers) == 3
+
+
+async def test_replica_that_never_led_repeats_nothing_in_an_outage(site: Site) -> None:
+    site.election.is_leader = False
+    site.nodes.state = CopyState.STALE
+    assert await site.cycle() == []
+    assert site.numbers == []
+
+
 async def test_lost_lease_stops_a_report_in_progress(site: Site) -> None:
     site.pods.content = {f"p{number}": pod(f"p{number}") for number in range(5001)}
 
-    class Expiring(FakeElection):
-        """Leader for three queries: the lease ends between two parts."""
+    outbox, posted = site.delivery.outbox, list[object]()
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.left = 3
+    class CountingOutbox:
+        async def post(self, *reports: Any, cluster_part: ClusterPart | None = None) -> bool:
+            posted.extend([] if cluster_part is None else [cluster_part])
+            return await outbox.post(*reports, cluster_part=cluster_part)
+
+    class Expiring(FakeElection):
+        """Leader until the first part is queued."""
 
         @property
         def is_leader(self) -> bool:
-            self.left -= 1
-            return self.left >= 0
+            return not posted
 
         @is_leader.setter
         def is_leader(self, _: bool) -> None:
             pass
 
+    site.delivery.outbox = CountingOutbox()  # type: ignore[assignment]
     site.collector = site.collector_with(Expiring())
     parts = await site.cycle()
     assert sum(len(part.pods) + len(part.nodes) for part in parts) == 5000

@@ -70,6 +70,20 @@ def test_published_gpus_have_their_own_time() -> None:
     assert numbers(machine_report(counted(published=0), 5)) == {("capacity_devices", "gpu_nvidia_com"): 0}
 
 
+def test_allocated_devices_have_their_own_time_and_those_of_known_resources_count() -> None:
+    allocated = {"nvidia.com/gpu": 3, "amd.com/gpu": 2, "gpu.nvidia.com": 1}
+    report = machine_report(CountedNode(node(gpus()), published=4, allocated=allocated), 5, allocated_at=4)
+    assert report is not None
+    found = {
+        (sample.measured_at, dim.labels[0], dim.value)
+        for sample in report.samples
+        for dim in sample.dims
+        if dim.metric == "kubernetes_allocated_devices"
+    }
+    assert found == {(4, "nvidia_com_gpu", 3), (4, "gpu_nvidia_com", 1)}
+    assert machine_report(CountedNode(node(), allocated=allocated), 5) is None
+
+
 def test_evidence_is_that_of_the_node() -> None:
     machine = node_machine(
         node(

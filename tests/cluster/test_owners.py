@@ -43,10 +43,11 @@ class Site:
     def __init__(self) -> None:
         self.clock, self.lookup = FakeClock(), Lookup()
         self.owners = PodOwners(self.lookup, self.clock)
+        self.repeats = True
 
     async def walked(self, pods: dict[str, ClusterPod]) -> dict[str, ClusterPod]:
         """Let the due walks end; return the pods."""
-        self.owners.merge(pods)
+        self.owners.merge(pods, repeats=self.repeats)
 
         async def ended() -> bool:
             return self.owners.queued == 0
@@ -149,6 +150,28 @@ async def test_walks_are_bounded(site: Site) -> None:
     assert len(await site.walked(pods)) == 50
     assert site.lookup.most == WALKERS
     assert sorted(site.lookup.walks) == sorted(pods)
+
+
+async def test_standby_resolves_each_new_pod_once(site: Site) -> None:
+    pods = {"p": pod()}
+    site.repeats = False
+    site.lookup.end = ChainEnd.UNREACHABLE
+    await site.walked(pods)
+    site.lookup.end = ChainEnd.TOP
+    for seconds in (2 * RETRY_SECONDS, 2 * REPEAT_SECONDS, 2 * REPEAT_SECONDS):
+        site.clock.advance(seconds)
+        found = await site.walked(pods)
+        assert (found["p"].chain_end, len(site.lookup.walks)) == (ChainEnd.TOP, 2)
+    other = Owner(kind="Job", name="train", uid="j")
+    pods = {"p": pod(controller=other), "q": pod("q")}
+    await site.walked(pods)
+    assert site.lookup.walks[2:] == ["p", "q"]
+    site.repeats = True
+    await site.walked(pods)  # as the leader, it does not walk every chain at once
+    assert len(site.lookup.walks) == 4
+    site.clock.advance(2 * REPEAT_SECONDS)
+    await site.walked(pods)
+    assert len(site.lookup.walks) == 6
 
 
 async def test_other_controller_is_another_chain(site: Site) -> None:

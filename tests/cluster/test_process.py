@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 
 from gpufleet.holders.kubernetes.lease import DURATION_SECONDS
+from gpufleet.holders.kubernetes.resources import PODS
 from tests.fakes.kube_api import FakeKubeApi
 from tests.support.hub_state import prepare_state
-from tests.support.kube_objects import NODE_KEY, POD_KEY, gpu_node, gpu_pod
+from tests.support.kube import KubeCluster, KubeServer
+from tests.support.kube_objects import NODE_KEY, POD_KEY, Object, gpu_node, gpu_pod
 from tests.support.processes import Gpufleet, free_port, get_json
 from tests.support.waiting import PATIENCE, wait_until_async
 
 
 class Site:
-    """API server in this process; hub and collectors in their own."""
+    """Hub and collectors in their own processes."""
 
-    def __init__(self, folder: Path, api: FakeKubeApi) -> None:
-        self.folder, self.api = folder, api
+    def __init__(self, folder: Path, kubeconfig: Path, lease_namespace: str = "gpufleet") -> None:
+        self.folder, self.kubeconfig, self.lease_namespace = folder, kubeconfig, lease_namespace
         self.hub_url = f"http://127.0.0.1:{free_port()}"
-        self.kubeconfig = api.kubeconfig(folder)
         self.stack = contextlib.ExitStack()
         self.urls: dict[str, str] = {}
 
@@ -47,7 +48,7 @@ class Site:
             *("--state", str(self.folder / replica)),
         ]
         environment = {
-            "GPUFLEET_CLUSTER_AGENT_LEASE__NAMESPACE": "gpufleet",
+            "GPUFLEET_CLUSTER_AGENT_LEASE__NAMESPACE": self.lease_namespace,
             "GPUFLEET_CLUSTER_AGENT_HUB__HEARTBEAT_SECONDS": "1",
         }
         collector = self.stack.enter_context(Gpufleet(arguments, self.folder / f"{replica}.log", environment))
@@ -81,17 +82,25 @@ class Site:
         return get_json(self.hub_url + path)
 
 
+class FakeSite(Site):
+    """Site with an API server in this process."""
+
+    def __init__(self, folder: Path, api: FakeKubeApi) -> None:
+        super().__init__(folder, api.kubeconfig(folder))
+        self.api = api
+
+
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path) -> AsyncIterator[FakeSite]:
     async with FakeKubeApi() as api:
         api.put(NODE_KEY, gpu_node("gpu-1"))
         api.put(NODE_KEY, gpu_node("gpu-2"))
-        site = Site(tmp_path, api)
+        site = FakeSite(tmp_path, api)
         with site.stack:
             yield site
 
 
-async def test_replicas_that_end_in_turn_lose_nothing(site: Site) -> None:
+async def test_replicas_that_end_in_turn_lose_nothing(site: FakeSite) -> None:
     site.api.put(POD_KEY, gpu_pod("first", node="gpu-1"))
     site.api.put(POD_KEY, gpu_pod("removed", node="gpu-1"))
     await site.start_hub()
@@ -118,7 +127,45 @@ async def test_replicas_that_end_in_turn_lose_nothing(site: Site) -> None:
     assert site.hub("/v1/fleet")["missing_batches"] == 0
 
 
-async def test_hub_expects_the_gpus_of_nodes_without_an_agent(site: Site) -> None:
+@pytest.mark.system
+async def test_replicas_killed_in_turn_at_a_real_api_server_lose_nothing(
+    real_server: Callable[[], KubeServer], tmp_path: Path
+) -> None:
+    server = real_server()
+    async with KubeCluster(server.kubeconfig, tmp_path, server) as cluster:
+        site = Site(tmp_path, server.kubeconfig, cluster.namespace)
+        with site.stack:
+            await cluster.create(PODS, _pod(cluster, "first"))
+            await site.start_hub()
+            collectors = {"replica-1": await site.start_collector("replica-1")}
+            await site.wait_for(lambda: site.leads("replica-1"), "the lease")
+            collectors["replica-2"] = await site.start_collector("replica-2")
+            await site.wait_for(lambda: "first" in site.pods(), "the pod at the hub")
+            pods = ["first"]
+            for killed, other in (("replica-1", "replica-2"), ("replica-2", "replica-1")):
+                collectors[killed].kill()
+                await cluster.delete(PODS, pods[-1])  # while no replica leads
+                pods.append(f"after-{killed}")
+                await cluster.create(PODS, _pod(cluster, pods[-1]))
+                expected = {name: ("Pending", name != pods[-1]) for name in pods}
+                await site.wait_for(
+                    lambda expected=expected: site.pods().items() >= expected.items(),  # type: ignore[misc]
+                    f"the report of {other}",
+                    DURATION_SECONDS + 20,
+                )
+                assert site.leads(other)
+                if killed == "replica-1":
+                    collectors[killed] = await site.start_collector(killed)
+            assert site.hub("/v1/fleet")["missing_batches"] == 0
+
+
+def _pod(cluster: KubeCluster, name: str) -> Object:
+    content = gpu_pod(name)
+    content["metadata"]["namespace"] = cluster.namespace
+    return {"apiVersion": "v1", "kind": "Pod", **content}
+
+
+async def test_hub_expects_the_gpus_of_nodes_without_an_agent(site: FakeSite) -> None:
     await site.start_hub()
     await site.start_collector("replica-1")
 
@@ -135,7 +182,7 @@ async def test_hub_expects_the_gpus_of_nodes_without_an_agent(site: Site) -> Non
     await site.wait_for(lambda: expected_gpus() == 8, "the removed node")
 
 
-async def test_restarted_api_server_and_hub_lose_no_change(site: Site) -> None:
+async def test_restarted_api_server_and_hub_lose_no_change(site: FakeSite) -> None:
     hub = await site.start_hub()
     await site.start_collector("replica-1")
     site.api.put(POD_KEY, gpu_pod("first", node="gpu-1"))

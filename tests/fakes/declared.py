@@ -8,6 +8,7 @@ from gpufleet.codecs.batch import to_rows
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.kubernetes import (
     ALLOCATABLE,
+    ALLOCATED,
     CAPACITY,
     GPU_RESOURCES,
     KUBERNETES_REPORTED,
@@ -47,7 +48,9 @@ def newest_records(batches: Iterable[AcceptedBatch], since: int) -> DeclaredReco
                         value = None if isinstance(dim.value, Absent) else int(dim.value)
                         record = DeclaredRecord(dim.metric, dim.labels[0], value, sample.measured_at, one.received_at)
                         before = records.get((record.metric, record.resource), record)
-                        records[record.metric, record.resource] = max(before, record, key=lambda each: each.measured_at)
+                        records[record.metric, record.resource] = max(
+                            before, record, key=lambda each: (each.measured_at, each.received_at)
+                        )
     return {
         place: kept
         for place, records in newest.items()
@@ -73,9 +76,13 @@ def gpus(
         }
         is_counted = reader == min(others, key=lambda each: others[each])
         devices, published = _sum(records, CAPACITY, GPU_RESOURCES) or 0, _sum(records, CAPACITY, (PUBLISHED_GPUS,))
-        count = max(devices, published or 0)
-        whole = max(published or 0, _whole(devices, _sum(records, LABELLED), buses.get((cluster, machine), 0)))
+        labelled, on_bus = _sum(records, LABELLED), buses.get((cluster, machine), 0)
+        whole = _whole(devices, labelled, on_bus)
+        total = on_bus if labelled is None else labelled
+        separate = min(whole + published, total) if devices and published else 0
+        count, whole = max(devices, published or 0, separate), max(published or 0, whole, separate)
         allocatable = _sum(records, ALLOCATABLE, GPU_RESOURCES)
+        allocated = _sum(records, ALLOCATED, (*GPU_RESOURCES, PUBLISHED_GPUS))
         before = found.setdefault(cluster, {}).get(reader)
         measured, received = to_datetime(max(record.measured_at for record in records)), to_datetime(_received(records))
         found[cluster][reader] = DeclaredGpus(
@@ -83,6 +90,7 @@ def gpus(
             machines=1 + (before.machines if before else 0),
             gpus=count + (before.gpus if before else 0),
             allocatable=_add(allocatable, before.allocatable if before else None),
+            allocated=_add(allocated, before.allocated if before else None),
             published=_add(published, before.published if before else None),
             counted=count * is_counted + (before.counted if before else 0),
             shares=(count - whole) * is_counted + (before.shares if before else 0),

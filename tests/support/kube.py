@@ -21,10 +21,13 @@ from gpufleet.holders.kubernetes.resources import PODS, ApiResource
 from tests.fakes.kube_api import FakeKubeApi, Object, Rule, write_kubeconfig
 from tests.support import peers
 from tests.support.processes import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 PARTS = peers.CACHE.parents[1] / "shared" / "real" / "kube"
 """The real kube-apiserver, beside the checkout."""
+
+START_SECONDS = 30.0 * PATIENCE
+"""Limit of a start of etcd and kube-apiserver, which takes 3 to 7 s."""
 
 GIVEN = "GPUFLEET_TEST_KUBECONFIG"
 
@@ -290,11 +293,18 @@ class KubeCluster:
 
 
 class KubeServer:
-    """Processes of a kube-apiserver and its etcd."""
+    """Processes of a kube-apiserver and its etcd.
 
-    def __init__(self, folder: Path, etcd: Path) -> None:
+    Args:
+        folder: an empty folder.
+        etcd: the program.
+        options: further options of kube-apiserver.
+    """
+
+    def __init__(self, folder: Path, etcd: Path, options: Sequence[str] = ()) -> None:
         self.folder = folder
         self._etcd = etcd
+        self._options = options
         self._port = _three_ports()
         self.kubeconfig = folder / "kubeconfig"
         self._audit = folder / "audit.log"
@@ -307,6 +317,7 @@ class KubeServer:
             "--watch-cache-sizes=replicasets.apps#0",  # with the cache, compaction gives no 410
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self._audit}",
+            *self._options,
         ]
         environment = {
             **os.environ,
@@ -322,6 +333,7 @@ class KubeServer:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            timeout=START_SECONDS,  # the script itself waits up to an hour
         )
         assert done.returncode == 0, done.stderr
 
@@ -362,9 +374,9 @@ class KubeServer:
 
 
 @contextlib.contextmanager
-def kube_server(folder: Path, etcd: Path) -> Iterator[KubeServer]:
-    """Run a kube-apiserver until the block ends."""
-    server = KubeServer(folder, etcd)
+def kube_server(folder: Path, etcd: Path, options: Sequence[str] = ()) -> Iterator[KubeServer]:
+    """Run a kube-apiserver until the block ends; arguments as for `KubeServer`."""
+    server = KubeServer(folder, etcd, options)
     try:
         server.start()
         yield server

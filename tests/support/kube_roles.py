@@ -67,7 +67,7 @@ EVERY_ACCOUNT = frozenset(
     Grant("create", "authorization.k8s.io", resource)
     for resource in ("selfsubjectaccessreviews", "selfsubjectrulesreviews")
 )
-"""What Kubernetes permits every account."""
+"""Permissions of every account in Kubernetes."""
 
 
 def grants_of(rendered: Rendered, component: str) -> frozenset[Grant]:

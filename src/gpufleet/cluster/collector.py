@@ -43,7 +43,7 @@ class ClusterCollector:
 
     The leader reports objects, node reports and the state of its copies. A standby keeps its copies current too and
     sends heartbeats only. A leader that cannot renew its lease stops at once to report objects. Until it sees another
-    leader, it reports the state of its copies.
+    leader, it reports the state of its copies, and repeats the numbers of nodes while their copy is stale.
 
     Args:
         copies: copy of each resource.
@@ -99,6 +99,17 @@ class ClusterCollector:
     @property
     def _sees_no_other_leader(self) -> bool:
         return self._election is None or self._election.holder == self._election.identity
+
+    @property
+    def _may_report_nodes(self) -> bool:
+        """Return whether this replica reports the numbers of nodes: the leader, and the last leader in an outage.
+
+        Numbers of a stale copy keep its time, so they replace none of another leader. Without repetition the hub would
+        take the nodes as removed after 10 minutes.
+        """
+        nodes = self._copies.get(ObjectKind.NODE)
+        is_cut_off = nodes is not None and nodes.status.state is CopyState.STALE
+        return self.is_leader or (self._has_led and is_cut_off)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -196,13 +207,15 @@ class ClusterCollector:
         if delivery is None:
             return
         is_queued = False
-        if self.is_leader:
-            self._has_led = True
+        self._has_led = self.is_leader or (self._has_led and self._sees_no_other_leader)
+        reports_nodes = self._may_report_nodes
+        if reports_nodes:
             is_queued = await self._post_nodes(delivery, views)
+        if self.is_leader:
             is_queued |= await self._post_objects(delivery, views)
         else:
-            self._reporter.follow(views, now=self._clock.monotonic(), now_ns=self._clock.now_ns())
-            self._has_led = self._has_led and self._sees_no_other_leader
+            now, now_ns = self._clock.monotonic(), self._clock.now_ns()
+            self._reporter.follow(views, now=now, now_ns=now_ns, with_numbers=not reports_nodes)
         if self._has_led and self._status_is_due():
             is_queued |= await self._post_part(delivery, PartObjects())
         is_queued |= await delivery.outbox.post()  # a heartbeat, if one is due
@@ -223,7 +236,7 @@ class ClusterCollector:
         is_queued = False
         now, now_ns = self._clock.monotonic(), self._clock.now_ns()
         for nodes in self._reporter.due_nodes(views, now=now, now_ns=now_ns):
-            if not self.is_leader or (nodes.reports and not await delivery.outbox.post(*nodes.reports)):
+            if not self._may_report_nodes or (nodes.reports and not await delivery.outbox.post(*nodes.reports)):
                 break
             self._reporter.confirm_nodes(nodes, now=now)
             is_queued = True
@@ -274,7 +287,7 @@ class ClusterCollector:
         views = {kind: CopyView(copy.records, copy.rejected, copy.status) for kind, copy in self._copies.items()}
         pods = views.get(ObjectKind.POD)
         if pods is not None and self._owners is not None:
-            merged = self._owners.merge(cast(Mapping[str, ClusterPod], pods.records))
+            merged = self._owners.merge(cast(Mapping[str, ClusterPod], pods.records), repeats=self.is_leader)
             views[ObjectKind.POD] = CopyView(merged, pods.rejected, pods.status)
         self._views = views
         return views

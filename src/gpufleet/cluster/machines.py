@@ -2,6 +2,8 @@
 
 import re
 import uuid
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +20,14 @@ from gpufleet.fleet.machine_ids import (
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED, PUBLISHED_GPUS
+from gpufleet.model.catalogue.kubernetes import (
+    ALLOCATABLE,
+    ALLOCATED,
+    CAPACITY,
+    DRA_DRIVER,
+    LABELLED,
+    PUBLISHED_GPUS,
+)
 from gpufleet.model.kubernetes import ClusterNode
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample
@@ -44,14 +53,26 @@ _PROVIDERS = {"aws": AWS, "azure": AZURE, "gce": GCP, "openstack": OPENSTACK, "o
 
 
 class CountedNode(msgspec.Struct, frozen=True):
-    """Node, and the number of GPUs that NVIDIA's DRA driver publishes for it; None if that is not known."""
+    """Node with its numbers that other objects have.
+
+    Attributes:
+        node: the node.
+        published: GPUs that NVIDIA's DRA driver publishes for it; None if unknown.
+        allocated: resource to the number of devices that pods have, as `AllocatedDevices.on`; None if unknown.
+    """
 
     node: ClusterNode
     published: int | None = None
+    allocated: Mapping[str, int] | None = None
 
 
 def machine_report(
-    counted: CountedNode, measured_at: int, before: CountedNode | None = None, *, published_at: int | None = None
+    counted: CountedNode,
+    measured_at: int,
+    before: CountedNode | None = None,
+    *,
+    published_at: int | None = None,
+    allocated_at: int | None = None,
 ) -> MachineReport | None:
     """Return the report of a node, or None if it neither has nor had NVIDIA resources.
 
@@ -60,16 +81,22 @@ def machine_report(
         measured_at: time of its state, nanoseconds since 1970.
         before: the node as last reported: numbers that it does not have any more end.
         published_at: time of the number of published GPUs; None means `measured_at`.
+        allocated_at: time of the numbers of allocated devices; None means `measured_at`.
     """
     dims = _dims(counted)
     ended = [key for key in (_dims(before) if before is not None else {}) if key not in dims]
-    published_at = measured_at if published_at is None else published_at
-    return _report(counted.node, measured_at, published_at, {**dims, **dict.fromkeys(ended, ENDED)})
+    times = _NumberTimes(
+        measured_at,
+        measured_at if published_at is None else published_at,
+        measured_at if allocated_at is None else allocated_at,
+    )
+    return _report(counted.node, times, {**dims, **dict.fromkeys(ended, ENDED)})
 
 
 def ended_report(counted: CountedNode, measured_at: int) -> MachineReport | None:
     """Return the report of a node that was removed: all its numbers end."""
-    return _report(counted.node, measured_at, measured_at, dict.fromkeys(_dims(counted), ENDED))
+    times = _NumberTimes(measured_at, measured_at, measured_at)
+    return _report(counted.node, times, dict.fromkeys(_dims(counted), ENDED))
 
 
 def has_numbers(counted: CountedNode) -> bool:
@@ -118,22 +145,34 @@ def _dims(counted: CountedNode) -> dict[tuple[str, str], int | Absent]:
         for metric, count in ((CAPACITY, one.capacity), (ALLOCATABLE, one.allocatable)):
             if count is not None and count < 2**31:
                 found[metric, resource] = count
+        if counted.allocated is not None and one.capacity:
+            found[ALLOCATED, resource] = min(counted.allocated.get(one.name, 0), 2**31 - 1)
     label = counted.node.labels.get(COUNT_LABEL, "")
     if label.isascii() and label.isdigit() and len(label) < 6:
         found[LABELLED, COUNT_LABEL] = int(label)
     if counted.published is not None:
         found[_PUBLISHED] = counted.published
+        if counted.allocated is not None and DRA_DRIVER in counted.allocated:
+            found[ALLOCATED, PUBLISHED_GPUS] = counted.allocated[DRA_DRIVER]
     return found
 
 
-def _report(
-    node: ClusterNode, measured_at: int, published_at: int, dims: dict[tuple[str, str], int | Absent]
-) -> MachineReport | None:
+class _NumberTimes(NamedTuple):
+    """Times of the numbers of nodes, published GPUs and allocated devices: each has its own copy."""
+
+    of_node: int
+    of_driver: int
+    of_pods: int
+
+
+def _report(node: ClusterNode, times: _NumberTimes, dims: dict[tuple[str, str], int | Absent]) -> MachineReport | None:
     if not dims:
         return None
-    of_node = {key: value for key, value in dims.items() if key != _PUBLISHED}
-    of_driver = {key: value for key, value in dims.items() if key == _PUBLISHED}
-    samples = [_sample(at, own) for at, own in ((measured_at, of_node), (published_at, of_driver)) if own]
+    by_time: dict[int, dict[tuple[str, str], int | Absent]] = {}
+    for key, value in dims.items():
+        at = times.of_driver if key == _PUBLISHED else times.of_pods if key[0] == ALLOCATED else times.of_node
+        by_time.setdefault(at, {})[key] = value
+    samples = [_sample(at, own) for at, own in by_time.items()]
     return MachineReport(machine=node_machine(node), samples=tuple(samples))
 
 

@@ -75,10 +75,15 @@ class PodOwners:
         """Return the number of pods whose walk has not ended."""
         return len(self._queued)
 
-    def merge(self, pods: Mapping[str, ClusterPod]) -> dict[str, ClusterPod]:
+    def merge(self, pods: Mapping[str, ClusterPod], *, repeats: bool = True) -> dict[str, ClusterPod]:
         """Return the pods with their chains, and queue the walks that are due.
 
         A new pod is left out until its first walk has ended, for at most `HOLD_SECONDS`.
+
+        Args:
+            pods: the pods of the copy.
+            repeats: whether known chains are resolved again. A standby resolves new pods only, so that it costs the API
+                server little and has every chain when it becomes the leader.
         """
         now = self._clock.monotonic()
         merged: dict[str, ClusterPod] = {}
@@ -100,7 +105,9 @@ class PodOwners:
                 chain.source, chain.shown = pod, shown
             if shown is not None:
                 merged[uid] = shown
-            if now >= chain.due_at and uid not in self._queued:
+            if now >= chain.due_at and not repeats and chain.resolved is not None and not chain.failures:
+                chain.due_at = now + REPEAT_SECONDS * _spread(uid)
+            elif now >= chain.due_at and uid not in self._queued:
                 self._queued.add(uid)
                 self._queue.put_nowait(uid)
             chain.source = pod
@@ -131,12 +138,16 @@ class PodOwners:
         is_unknown = resolved.chain_end in _UNKNOWN
         seconds = RETRY_SECONDS * 2.0 ** min(chain.failures, MAX_DOUBLINGS) if is_unknown else REPEAT_SECONDS
         chain.failures = chain.failures + 1 if is_unknown else 0
-        spread = 0.75 + zlib.crc32(uid.encode()) % 1000 / 2000
-        chain.due_at = self._clock.monotonic() + seconds * spread
+        chain.due_at = self._clock.monotonic() + seconds * _spread(uid)
         if chain.resolved is None:
             chain.resolved, chain.shown = resolved, None
         elif not is_unknown:
             chain.resolved, chain.shown = with_known_chain(resolved, chain.resolved), None
+
+
+def _spread(uid: str) -> float:
+    """Return a factor from 0.75 to 1.25, so that the walks of many pods are not due at once."""
+    return 0.75 + zlib.crc32(uid.encode()) % 1000 / 2000
 
 
 def _with_chain(pod: ClusterPod, resolved: ClusterPod | None) -> ClusterPod:

@@ -8,10 +8,11 @@ import msgspec
 from gpufleet.cluster.machines import CountedNode, ended_report, has_numbers, machine_report
 from gpufleet.cluster.parts import PartObjects, check_object, split_objects
 from gpufleet.cluster.tracker import DueObjects, ObjectTracker
+from gpufleet.fleet.allocated_devices import AllocatedDevices
 from gpufleet.fleet.published_gpus import published_gpus
 from gpufleet.model.catalogue.kubernetes import DRA_DRIVER
 from gpufleet.model.errors import WireError
-from gpufleet.model.kubernetes import ClusterNode, ClusterSlice, CopyState, CopyStatus
+from gpufleet.model.kubernetes import ClusterClaim, ClusterNode, ClusterPod, ClusterSlice, CopyState, CopyStatus
 from gpufleet.model.stored.kubernetes import ClusterObject, ObjectKind
 from gpufleet.model.wire.batch import MachineReport
 
@@ -64,6 +65,9 @@ class Reporter:
         self._nodes: ObjectTracker[CountedNode] = ObjectTracker(repeat_seconds=NODE_SECONDS, slots=NODE_SLOTS)
         self._slices: list[ClusterObject] = []
         self._published: Mapping[str, int | None] = {}
+        self._pods: list[ClusterObject] = []
+        self._claims: list[ClusterObject] | None = None
+        self._allocated: AllocatedDevices | None = None
         self._current_at: dict[ObjectKind, int] = {}
         self.left_out: dict[str, str] = {}
 
@@ -89,12 +93,19 @@ class Reporter:
         if view is None:
             return []
         self._note_current(views, now_ns)
-        counted = self._with_numbers(view, slices)
+        counted = self._with_numbers(views)
         due = self._nodes.due(counted, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
         at = self._time_of(ObjectKind.NODE, view, now_ns)
         published_at = self._time_of(ObjectKind.SLICE, slices, now_ns)
+        allocated_at = self._time_of(ObjectKind.POD, views.get(ObjectKind.POD), now_ns)
         found: list[tuple[str, CountedNode | None, MachineReport | None]] = [
-            (uid, one, machine_report(one, at, self._nodes.reported(uid), published_at=published_at))
+            (
+                uid,
+                one,
+                machine_report(
+                    one, at, self._nodes.reported(uid), published_at=published_at, allocated_at=allocated_at
+                ),
+            )
             for uid, one in due.present.items()
             if self._is_permitted(ObjectKind.NODE, one.node)
         ]
@@ -110,12 +121,14 @@ class Reporter:
         for uid in nodes.removed:
             self._nodes.confirm_removed(uid)
 
-    def follow(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> None:
-        """Note the state of the copies without reporting, as a standby does."""
+    def follow(
+        self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int, with_numbers: bool = True
+    ) -> None:
+        """Note the state of the copies without reporting, as a standby does; `with_numbers` also those of the nodes."""
         for kind, view in views.items():
             tracked: list[tuple[ObjectTracker[Any], Mapping[str, object]]] = [(self._objects[kind], view.records)]
-            if kind is ObjectKind.NODE:
-                tracked.append((self._nodes, self._with_numbers(view, views.get(ObjectKind.SLICE))))
+            if kind is ObjectKind.NODE and with_numbers:
+                tracked.append((self._nodes, self._with_numbers(views)))
             for tracker, records in tracked:
                 tracker.follow(records, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
         self._note_current(views, now_ns)
@@ -130,24 +143,40 @@ class Reporter:
             return now_ns
         return max(view.status.since, self._current_at.get(kind, 0))
 
-    def _with_numbers(self, view: CopyView, slices: CopyView | None) -> dict[str, CountedNode]:
+    def _with_numbers(self, views: Mapping[ObjectKind, CopyView]) -> dict[str, CountedNode]:
         """Return the nodes that have numbers, by UID."""
-        published = self._published_gpus(slices)
-        nodes = {uid: node for uid, node in view.records.items() if isinstance(node, ClusterNode)}
-        counted = {uid: CountedNode(node, published.get(node.name)) for uid, node in nodes.items()}
+        published = self._published_gpus(views.get(ObjectKind.SLICE))
+        allocated = self._allocated_devices(views.get(ObjectKind.POD), views.get(ObjectKind.CLAIM))
+        nodes = {uid: one for uid, one in views[ObjectKind.NODE].records.items() if isinstance(one, ClusterNode)}
+        counted = {
+            uid: CountedNode(node, published.get(node.name), None if allocated is None else allocated.on(node.name))
+            for uid, node in nodes.items()
+        }
         return {uid: one for uid, one in counted.items() if has_numbers(one)}
 
     def _published_gpus(self, view: CopyView | None) -> Mapping[str, int | None]:
         """Return the number of published GPUs by node; none if the copy of the slices is not whole."""
-        if view is None or view.status.state not in (CopyState.SYNCED, CopyState.STALE):
-            return {}
-        if view.rejected or not view.status.is_complete:
+        if view is None or not _is_whole(view):
             return {}
         slices = list(view.records.values())
         if slices != self._slices:  # a comparison of identities: unchanged records are the same objects
             self._slices = slices
             self._published = published_gpus((one for one in slices if isinstance(one, ClusterSlice)), DRA_DRIVER)
         return self._published
+
+    def _allocated_devices(self, pods: CopyView | None, claims: CopyView | None) -> AllocatedDevices | None:
+        """Return the devices that pods have; None if the copy of the pods is not whole."""
+        if pods is None or not _is_whole(pods):
+            return None
+        listed = list(pods.records.values())
+        claimed = list(claims.records.values()) if claims is not None and _is_whole(claims) else None
+        if self._allocated is None or listed != self._pods or claimed != self._claims:
+            self._pods, self._claims = listed, claimed
+            self._allocated = AllocatedDevices(
+                (one for one in listed if isinstance(one, ClusterPod)),
+                None if claimed is None else [one for one in claimed if isinstance(one, ClusterClaim)],
+            )
+        return self._allocated
 
     def _is_permitted(self, kind: ObjectKind, record: ClusterObject) -> bool:
         try:
@@ -157,6 +186,12 @@ class Reporter:
                 self.left_out.setdefault(record.uid, f"{record.name}: {error}")
             return False
         return True
+
+
+def _is_whole(view: CopyView) -> bool:
+    """Return whether a copy has every object, as of now or of the time at which it was last current."""
+    is_known = view.status.state in (CopyState.SYNCED, CopyState.STALE)
+    return is_known and not view.rejected and view.status.is_complete
 
 
 def _join(found: list[tuple[str, CountedNode | None, MachineReport | None]]) -> NodeReports:

@@ -113,6 +113,16 @@ def is_current(collector: StoredCollector, now: int) -> bool:
     return now - collector.known_at <= OBJECT_TTL_NS
 
 
+def is_synced(kind: ObjectKind, collectors: Iterable[StoredCollector], now: int) -> bool:
+    """Return whether a collector that reports now has a current and complete copy of a kind of objects."""
+    return any(
+        copy.resource == kind.value and copy.state is CopyState.SYNCED and copy.is_complete and not copy.rejected
+        for one in collectors
+        if is_current(one, now)
+        for copy in one.copies
+    )
+
+
 def _newest(cluster: str, of_senders: list[list[ObjectReport]]) -> StoredObject | None:
     last = [max(reports, key=_order) for reports in of_senders]
     records = [one for reports in of_senders for one in reports if one.record is not None]

@@ -16,8 +16,11 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reader: transport and origin of the report, such as `remote_write/kube_state_metrics`.
         machines: number of machines that it reports.
-        gpus: sum over the machines of their capacity of the whole-GPU resource or of `published`, whichever is larger.
+        gpus: sum over the machines of their capacity of the whole-GPU resource or of `published`, whichever is larger;
+            of both together as far as the label or the buses of a machine show that each has GPUs of its own.
         allocatable: sum over the machines with a reported allocatable count; None if no machine has one.
+        allocated: sum of the devices of the whole-GPU resource and of published GPUs that pods have, by requests and
+            claims; None if no machine has a reported number.
         published: sum of the GPUs in ResourceSlices of NVIDIA's DRA driver; None if no machine has a reported number.
         counted: part of `gpus` on machines without a later report from another reporter. A reporter with a number of
             published GPUs has precedence over one without.
@@ -31,6 +34,7 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
     machines: int
     gpus: int
     allocatable: int | None
+    allocated: int | None = None
     published: int | None = None
     counted: int
     shares: int

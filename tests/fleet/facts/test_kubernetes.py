@@ -2,11 +2,9 @@ import datetime as dt
 
 import pytest
 
-from gpufleet.fleet.facts.kubernetes import LABEL, AllocatedDevices, whole_gpus
+from gpufleet.fleet.facts.kubernetes import LABEL, whole_gpus
 from gpufleet.model.catalogue.kubernetes import PUBLISHED_GPUS
 from gpufleet.model.declarations import DeclaredResource
-from gpufleet.model.kubernetes import GpuRequest, GpuResourceKind
-from tests.support.cluster_objects import pod
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 GPU = "nvidia_com_gpu"
@@ -32,6 +30,12 @@ def declared(
         ([declared(GPU, 0, 0), declared("nvidia_com_mig-1g.10gb", 7, 7)], 8, (None, None)),
         ([declared(GPU, 8, 8), declared("nvidia_com_mig-1g.10gb", 0, 0)], 8, (8, 8)),
         ([declared(PUBLISHED_GPUS, 8), declared(GPU, 0, 0)], 8, (8, None)),
+        ([declared(PUBLISHED_GPUS, 4), declared(GPU, 4, 4)], 8, (8, None)),  # each has GPUs of its own
+        ([declared(PUBLISHED_GPUS, 8), declared(GPU, 8, 8)], 8, (8, None)),  # both have the same GPUs
+        ([declared(PUBLISHED_GPUS, 2), declared(GPU, 4, 4)], 8, (6, None)),  # two GPUs are missing
+        ([declared(PUBLISHED_GPUS, 4), declared(GPU, 4, 4), declared(LABEL, 8)], 7, (8, None)),
+        ([declared(PUBLISHED_GPUS, 4), declared(GPU, 4, 4)], None, (None, None)),
+        ([declared(PUBLISHED_GPUS, 4), declared(GPU, 16, 16)], 8, (None, None)),  # replicas
         ([declared(GPU, 4, 4), declared(GPU, 8, 8, reader="newer", minutes=1)], 8, (8, 8)),
     ],
 )
@@ -39,21 +43,3 @@ def test_whole_gpus_of_a_node(
     resources: list[DeclaredResource], pci: int | None, counts: tuple[int | None, int | None]
 ) -> None:
     assert whole_gpus(resources, pci) == counts
-
-
-def request(count: int, kind: GpuResourceKind = GpuResourceKind.GPU) -> tuple[GpuRequest, ...]:
-    return (GpuRequest(resource=f"nvidia.com/{kind}", kind=kind, count=count),)
-
-
-def test_devices_of_running_pods_are_allocated() -> None:
-    devices = AllocatedDevices(
-        [
-            pod("a", node="N1", phase="Running", requests=request(2)),
-            pod("b", node="n1", phase="Pending", requests=request(1, GpuResourceKind.MIG)),
-            pod("c", node="n1", phase="Succeeded", requests=request(4)),
-            pod("d", requests=request(8)),
-            pod("e", node="n2", phase="Running", requests=request(1, GpuResourceKind.SHARED)),
-            pod("f", node="n3", phase="Running", claims=("claim",)),
-        ]
-    )
-    assert [devices.on(node) for node in ("n1", "n2", "n3", "n4")] == [3, None, None, 0]

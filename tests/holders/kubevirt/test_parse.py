@@ -26,6 +26,13 @@ def test_windows_is_known_by_template_or_guest_agent() -> None:
     assert not node_vmi(vmi_object(os="fedora", labels={"os.template.kubevirt.io/fedora36": "true"})).is_windows
 
 
+def test_huge_pages_of_the_memory_are_read() -> None:
+    backed, plain = vmi_object(), vmi_object()
+    backed["spec"]["domain"]["memory"] = {"guest": "16Gi", "hugepages": {"pageSize": "1Gi"}}
+    plain["spec"]["domain"]["memory"] = {"guest": "16Gi"}
+    assert [node_vmi(one).hugepages for one in (backed, plain, vmi_object())] == [True, False, False]
+
+
 @pytest.mark.parametrize("status", [{"interfaces": "x"}, {"interfaces": [{"ipAddress": 7}]}, {"guestOSInfo": []}])
 def test_fields_of_another_type_are_an_error(status: dict[str, Any]) -> None:
     content = vmi_object()

@@ -30,6 +30,7 @@ class Kubernetes(Node):
         self.gpus_by_node = dict(gpus)
         self.evidence: dict[str, Machine] = {}  # a cluster collector has more than the name
         self.sends_heartbeat = False
+        self.measured_at: int | None = None  # in an outage of the API server, numbers keep their time
 
     def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
         self.seq += 1
@@ -40,7 +41,7 @@ class Kubernetes(Node):
             value = Absent(Reason.NO_DATA, "ended") if gpus is None else gpus
             dims = (DimValue("kubernetes_capacity_devices", ("nvidia_com_gpu",), value),)
             sample = Sample(
-                view=None, reader=READER, lane=Lane.SLOW, measured_at=now, values={}, dims=dims,
+                view=None, reader=READER, lane=Lane.SLOW, measured_at=self.measured_at or now, values={}, dims=dims,
                 provenance=Provenance.IMPORTED,
             )  # fmt: skip
             machine = self.evidence.get(name, Machine(name=name.replace("_", "-")))
@@ -158,6 +159,20 @@ async def test_node_that_left_kubernetes_is_not_expected(hub: FakeClockHub) -> N
     kubernetes.gpus_by_node["node_1"] = 8
     await hub.advance(INTERVAL, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
+
+
+async def test_nodes_and_numbers_last_while_a_collector_repeats_them_in_an_outage(hub: FakeClockHub) -> None:
+    collector = Kubernetes(node_0=8)
+    collector.sends_heartbeat = True
+    await hub.advance(2 * INTERVAL, [collector])
+    collector.measured_at = hub.clock.now_ns()
+    await hub.advance(3600, [collector])
+    record = await hub.cluster()
+    assert machines(record) == {State.NEVER_SEEN: 1}
+    assert counts(record) == ("0 of 8 expected by kubernetes", ExpectedGpus(kubernetes=8))
+    assert record.coverage is not None
+    (source,) = record.coverage.kubernetes
+    assert source.measured_at == to_datetime(collector.measured_at)
 
 
 async def test_kubernetes_count_without_an_end_expires(hub: FakeClockHub) -> None:

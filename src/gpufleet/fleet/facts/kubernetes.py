@@ -1,17 +1,12 @@
-"""GPUs that Kubernetes declares and allocates on a machine. Pure."""
+"""GPUs that Kubernetes declares for a machine. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpufleet.model.catalogue.kubernetes import GPU_RESOURCES, PUBLISHED_GPUS
 from gpufleet.model.declarations import DeclaredResource
-from gpufleet.model.kubernetes import ClusterPod, GpuResourceKind
 
 LABEL = "nvidia.com/gpu.count"
 """Label of a node with its number of GPUs, in place of a resource."""
-
-_DEVICES = frozenset({GpuResourceKind.GPU, GpuResourceKind.MIG})
-_ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def whole_gpus(declared: Iterable[DeclaredResource], pci_gpus: int | None) -> tuple[int | None, int | None]:
@@ -31,14 +26,27 @@ def whole_gpus(declared: Iterable[DeclaredResource], pci_gpus: int | None) -> tu
         return None, None
     newest = max(by_reader.values(), key=lambda own: (max(one.received_at for one in own), own[0].reader))
     capacity = {one.resource: one.capacity for one in newest if one.capacity is not None}
-    if PUBLISHED_GPUS in capacity:
-        return capacity[PUBLISHED_GPUS], None
     named = [one for one in newest if one.resource in GPU_RESOURCES]
+    published, total = capacity.get(PUBLISHED_GPUS), _sum([one.capacity for one in named])
+    if published and total:
+        return _separate_gpus(total, published, capacity.get(LABEL), pci_gpus), None
+    if published is not None:
+        return published, None
     others = [one for one in newest if one.resource not in (*GPU_RESOURCES, LABEL)]
-    total = _sum([one.capacity for one in named])
     if total is None or any(one.capacity for one in others) or _are_shares(total, capacity.get(LABEL), pci_gpus):
         return None, None
     return total, _sum([one.allocatable for one in named])
+
+
+def _separate_gpus(devices: int, published: int, labelled: int | None, pci_gpus: int | None) -> int | None:
+    """Return the GPUs of a machine with a device plugin and a DRA driver; None if both can have the same GPUs.
+
+    Only the label or the PCI buses show how many GPUs they have together; the rule of `FleetStore.declared_gpus`.
+    """
+    present = pci_gpus if labelled is None else labelled
+    if not present or _are_shares(devices, labelled, pci_gpus):
+        return None
+    return max(devices, published, min(devices + published, present))
 
 
 def _are_shares(devices: int, labelled: int | None, pci_gpus: int | None) -> bool:
@@ -51,25 +59,3 @@ def _are_shares(devices: int, labelled: int | None, pci_gpus: int | None) -> boo
 def _sum(numbers: Sequence[int | None]) -> int | None:
     known = [one for one in numbers if one is not None]
     return sum(known) if known else None
-
-
-class AllocatedDevices:
-    """Devices that the pods of a cluster have, by the name of their node."""
-
-    def __init__(self, pods: Iterable[ClusterPod]) -> None:
-        """Take the present pods. Pods with resource claims or replicas of GPUs make the number of a node unknown."""
-        counts: Counter[str] = Counter()
-        unknown = set()
-        for one in pods:
-            if not one.node or one.phase in _ENDED:
-                continue
-            if one.claims or any(request.kind not in _DEVICES for request in one.requests):
-                unknown.add(one.node.lower())
-            counts[one.node.lower()] += sum(request.count for request in one.requests)
-        self._counts: Mapping[str, int] = counts
-        self._unknown = unknown
-
-    def on(self, node: str) -> int | None:
-        """Return the number of devices on a node, None if unknown."""
-        name = node.lower()
-        return None if name in self._unknown else self._counts.get(name, 0)

@@ -97,7 +97,7 @@ def describe_vmi(one: NodeVmi, node: str, settings: KubevirtConfig, conflicts: C
         channels=() if isinstance(found, Absent) else (found,),
     )
     unread = found if isinstance(found, Absent) else None
-    return DescribedVmi(guest, GuestDetails(labels=dict(vmi.labels), unread=unread))
+    return DescribedVmi(guest, GuestDetails(labels=dict(vmi.labels), unread=unread, hugepages=one.hugepages))
 
 
 def has_vsock_consent(vmi: ClusterVmi) -> bool:

@@ -18,11 +18,13 @@ class NodeVmi(msgspec.Struct, frozen=True, kw_only=True):
         vmi: the object.
         address: IP address of its first interface, or empty. A guest agent can change it.
         is_windows: whether its template or its guest agent names Windows.
+        hugepages: whether its memory is of huge pages of its node.
     """
 
     vmi: ClusterVmi
     address: str = ""
     is_windows: bool = False
+    hugepages: bool = False
 
 
 class _Metadata(msgspec.Struct):
@@ -43,8 +45,25 @@ class _NodeVmiStatus(msgspec.Struct):
     guest_os: _ReportedSystem | None = msgspec.field(name="guestOSInfo", default=None)
 
 
+class _Hugepages(msgspec.Struct):
+    page_size: str | None = msgspec.field(name="pageSize", default=None)
+
+
+class _Memory(msgspec.Struct):
+    hugepages: _Hugepages | None = None
+
+
+class _VmiMachine(msgspec.Struct):
+    memory: _Memory | None = None
+
+
+class _NodeVmiSpec(msgspec.Struct):
+    domain: _VmiMachine | None = None
+
+
 class _VmiFields(msgspec.Struct):
     metadata: _Metadata
+    spec: _NodeVmiSpec | None = None
     status: _NodeVmiStatus | None = None
 
 
@@ -64,7 +83,14 @@ def complete_vmi(data: bytes | msgspec.Raw, vmi: ClusterVmi) -> NodeVmi:
     fields = _FIELDS.decode(data)
     status = fields.status or _NodeVmiStatus()
     first = next(iter(status.interfaces or ()), _VmiInterface())
-    return NodeVmi(vmi=vmi, address=_address(first.address or ""), is_windows=_is_windows(fields.metadata, status))
+    domain = fields.spec.domain if fields.spec is not None else None
+    hugepages = domain.memory.hugepages if domain is not None and domain.memory is not None else None
+    return NodeVmi(
+        vmi=vmi,
+        address=_address(first.address or ""),
+        is_windows=_is_windows(fields.metadata, status),
+        hugepages=hugepages is not None and bool(hugepages.page_size),
+    )
 
 
 def _address(text: str) -> str:

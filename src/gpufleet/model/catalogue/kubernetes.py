@@ -5,6 +5,7 @@ from gpufleet.model.catalogue.metric import Lane, Metric, MetricKind, Storage, S
 CAPACITY = "kubernetes_capacity_devices"
 ALLOCATABLE = "kubernetes_allocatable_devices"
 LABELLED = "kubernetes_labelled_devices"
+ALLOCATED = "kubernetes_allocated_devices"
 
 DRA_DRIVER = "gpu.nvidia.com"
 """NVIDIA's driver of GPUs for Dynamic Resource Allocation."""
@@ -38,6 +39,7 @@ KUBERNETES_METRICS = (
     _row(320, CAPACITY, "Capacity of an NVIDIA resource of the node in Kubernetes; GPUs of its DRA driver", "resource"),
     _row(321, ALLOCATABLE, "Allocatable part of an NVIDIA resource of the node in Kubernetes", "resource"),
     _row(322, LABELLED, "GPUs of the node by its label nvidia.com/gpu.count", "label"),
+    _row(323, ALLOCATED, "Devices that pods of the node have by requests, or by claims of the DRA driver", "resource"),
 )
 
 KUBERNETES_REPORTED = frozenset(metric.name for metric in KUBERNETES_METRICS)

@@ -1,14 +1,15 @@
 """Objects of Kubernetes in the store: round trip, newest state over collectors, and selection."""
 
 import itertools
+import time
 from random import Random
 
 import msgspec
 import pytest
 
-from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, end_of, is_present, listed_objects
+from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, end_of, is_present, judged_at, listed_objects
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
-from gpufleet.model.kubernetes import ClusterPod
+from gpufleet.model.kubernetes import ClusterPod, CopyState, CopyStatus
 from gpufleet.model.stored.holdings import HoldingQuery
 from gpufleet.model.stored.kubernetes import ObjectKind, ObjectQuery, StoredCollector, StoredObject
 from gpufleet.model.stored.samples import AcceptedBatch
@@ -236,3 +237,35 @@ def test_pods_are_an_sql_view(store: ClickHouseStore, cluster: str) -> None:
             *(T0, T0),  # not reported for 31 minutes
         ],
     ]
+
+
+HOUR = 3600 * NANOS
+
+
+@pytest.mark.parametrize(
+    ("copies", "has_ended"),
+    [
+        ([(CopyState.SYNCED, 0)], True),
+        ([(CopyState.STALE, HOUR)], False),
+        ([(CopyState.FORBIDDEN, HOUR)], False),
+        ([(CopyState.STALE, 0)], True),
+        ([(CopyState.NOT_SERVED, HOUR)], True),
+        ([(CopyState.STALE, HOUR), (CopyState.SYNCED, 0)], True),  # another leader has a connection
+        ([], True),
+    ],
+)
+def test_pods_of_a_stale_copy_have_not_ended_in_sql(
+    embedded: ClickHouseStore, cluster: str, copies: list[tuple[CopyState, int]], has_ended: bool
+) -> None:
+    """As `fleet.cluster_objects` judges: a pod that was last reported an hour before."""
+    now = time.time_ns()
+    put(embedded, accept_part(cluster, ClusterPart(observed_at=now - HOUR, pods=[pod("p")]), at=now - HOUR))
+    for number, (state, age) in enumerate(copies):
+        status = [CopyStatus(resource=kind, state=state, since=now - age) for kind in (ObjectKind.NODE, ObjectKind.POD)]
+        part = ClusterPart(observed_at=now, copies=status)
+        put(embedded, accept_part(cluster, part, at=now, sender=f"collector-{number}", seq=2))
+    found = embedded.select(f"SELECT ended_at IS NOT NULL FROM fleet_pods WHERE cluster = '{cluster}'")
+    assert [row[0] for row in found.rows] == [has_ended]
+    (stored,) = pods(embedded, cluster)
+    at = judged_at(ObjectKind.POD, embedded.collectors([cluster]).get(cluster, ()), now)
+    assert (end_of(stored, at) is not None) == has_ended

@@ -13,7 +13,7 @@ from tests.support.accepted import accept
 
 T0 = 1_700_000_000 * NANOS
 CAPACITY, ALLOCATABLE = "kubernetes_capacity_devices", "kubernetes_allocatable_devices"
-LABELLED = "kubernetes_labelled_devices"
+LABELLED, ALLOCATED = "kubernetes_labelled_devices", "kubernetes_allocated_devices"
 GPU, PUBLISHED = "nvidia_com_gpu", "gpu_nvidia_com"
 REMOTE_WRITE, FEDERATED = "remote_write/kube_state_metrics", "federate/kube_state_metrics"
 COLLECTOR = "kubernetes"
@@ -26,11 +26,16 @@ class DeclaredWriter:
         self.store, self.cluster, self.count = store, cluster, 0
 
     def declare(
-        self, machine: str, at: int, *resources: tuple[str, str, Value | Absent], reader: str = REMOTE_WRITE
+        self,
+        machine: str,
+        at: int,
+        *resources: tuple[str, str, Value | Absent],
+        reader: str = REMOTE_WRITE,
+        received_at: int | None = None,
     ) -> None:
         dims = tuple(DimValue(metric, (resource,), value) for metric, resource, value in resources)
         sample = Sample(view=None, reader=reader, lane=Lane.SLOW, measured_at=at, values={}, dims=dims)
-        accepted = accept(self.cluster, machine, [sample], received_at=at + NANOS)
+        accepted = accept(self.cluster, machine, [sample], received_at=received_at or at + NANOS)
         accepted.batch.samples.clear()  # as on the wire: no row without values
         self._write(accepted)
 
@@ -143,6 +148,30 @@ def test_declaration_is_as_old_as_its_oldest_part(store: ClickHouseStore, cluste
     assert declared.received_at == to_datetime(T0 + 61 * NANOS)
 
 
+def test_allocated_devices_of_plugin_and_driver_are_added(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.declare("m1", T0, (CAPACITY, GPU, 8), (ALLOCATED, GPU, 3), (ALLOCATED, "nvidia_com_mig_1g_10gb", 7))
+    assert [one.allocated for one in store.declared_gpus(T0)[cluster]] == [3]
+    writer.declare("m2", T0, (CAPACITY, PUBLISHED, 8), (ALLOCATED, PUBLISHED, 0))
+    writer.declare("m3", T0, (CAPACITY, GPU, 8))
+    assert [one.allocated for one in store.declared_gpus(T0)[cluster]] == [3]
+    writer.declare("m2", T0 + NANOS, (ALLOCATED, PUBLISHED, 5))
+    assert [one.allocated for one in store.declared_gpus(T0)[cluster]] == [8]
+
+
+def test_number_repeated_with_its_time_stays_valid(store: ClickHouseStore, cluster: str) -> None:
+    """In an outage of its API server, a collector repeats numbers of a stale copy with the time of the copy."""
+    writer = DeclaredWriter(store, cluster)
+    later = T0 + 3600 * NANOS
+    for received_at in (T0, later):
+        writer.declare("m1", T0, (CAPACITY, GPU, 8), reader=COLLECTOR, received_at=received_at)
+    (declared,) = store.declared_gpus(later - NANOS)[cluster]
+    assert (declared.gpus, declared.measured_at, declared.received_at) == (8, to_datetime(T0), to_datetime(later))
+    writer.declare("m1", T0 + NANOS, (CAPACITY, GPU, 4), reader=COLLECTOR, received_at=later)  # another leader
+    writer.declare("m1", T0, (CAPACITY, GPU, 8), reader=COLLECTOR, received_at=later + NANOS)
+    assert [one.gpus for one in store.declared_gpus(later)[cluster]] == [4]
+
+
 def test_published_gpus_are_no_shares(store: ClickHouseStore, cluster: str) -> None:
     writer = DeclaredWriter(store, cluster)
     writer.add_pci_gpus("sliced", 8)
@@ -150,6 +179,20 @@ def test_published_gpus_are_no_shares(store: ClickHouseStore, cluster: str) -> N
     writer.declare("labelled", T0, (CAPACITY, PUBLISHED, 8), (LABELLED, "nvidia.com/gpu.count", 4))
     (declared,) = store.declared_gpus(T0)[cluster]
     assert (declared.counted, declared.shares) == (32 + 8, 24)
+
+
+def test_device_plugin_and_driver_with_gpus_of_their_own_are_added(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    numbers = {"labelled": (2, 6), "on-buses": (4, 4), "same": (8, 8), "one-gone": (4, 4), "replicas": (8, 6)}
+    for machine, (devices, published) in numbers.items():
+        writer.declare(machine, T0, (CAPACITY, GPU, devices), (CAPACITY, PUBLISHED, published))
+    for machine, gpus in {"labelled": 8, "replicas": 7}.items():
+        writer.declare(machine, T0, (LABELLED, "nvidia.com/gpu.count", gpus))
+    for machine, gpus in {"on-buses": 8, "same": 8, "one-gone": 7}.items():
+        writer.add_pci_gpus(machine, gpus)
+    (declared,) = store.declared_gpus(T0)[cluster]
+    assert (declared.counted, declared.shares) == (8 + 8 + 8 + 7 + 8, 1)
+    assert declared.counted - declared.shares == 8 + 8 + 8 + 7 + 7
 
 
 def test_declared_resources_by_machine_resource_and_source(store: ClickHouseStore, cluster: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpufleet.model.catalogue.kubernetes import (
     ALLOCATABLE,
+    ALLOCATED,
     CAPACITY,
     GPU_RESOURCES,
     KUBERNETES_REPORTED,
@@ -24,8 +25,11 @@ PCI_GPU_COUNT = (
 """SQL expression: number of GPUs on a machine's PCI buses, from rows of `inventory`."""
 
 _GPU = f"resource IN {GPU_RESOURCES}"
+_IS_ALLOCATED = f"metric = '{ALLOCATED}' AND resource IN {(*GPU_RESOURCES, PUBLISHED_GPUS)}"
 _IS_PUBLISHED = f"metric = '{CAPACITY}' AND resource = '{PUBLISHED_GPUS}'"
 
+# `separate`: GPUs of a machine with a device plugin and a DRA driver, as far as its label or its buses show that each
+# has GPUs of its own.
 _GPUS = f"""
 WITH declarations AS (
     SELECT cluster, machine, reader,
@@ -33,9 +37,10 @@ WITH declarations AS (
         toInt64(ifNull(sumIf(value, {_IS_PUBLISHED}), 0)) AS published,
         countIf(metric = '{CAPACITY}' AND {_GPU}) AS reports_devices,
         countIf({_IS_PUBLISHED}) AS reports_published,
-        greatest(devices, published) AS gpus,
         sumIf(value, metric = '{ALLOCATABLE}' AND {_GPU}) AS allocatable,
         countIf(metric = '{ALLOCATABLE}' AND {_GPU}) AS reports_allocatable,
+        sumIf(value, {_IS_ALLOCATED}) AS allocated,
+        countIf({_IS_ALLOCATED}) AS reports_allocated,
         toInt64(anyIf(value, metric = '{LABELLED}')) AS labelled,
         max(toUnixTimestamp64Nano(measured_at)) AS newest,
         least(ifNull(maxOrNullIf(toUnixTimestamp64Nano(measured_at), {_IS_PUBLISHED}), newest),
@@ -47,15 +52,16 @@ WITH declarations AS (
     GROUP BY cluster, machine, reader HAVING reports_devices > 0 OR reports_published > 0),
 buses AS (SELECT cluster, machine, {PCI_GPU_COUNT} AS pci FROM inventory GROUP BY cluster, machine)
 SELECT cluster, reader, count(), sum(gpus), sum(allocatable), sum(reports_allocatable),
-    sum(published), sum(reports_published),
-    sumIf(gpus, is_counted), sumIf(gpus - greatest(published, whole), is_counted),
+    sum(allocated), sum(reports_allocated), sum(published), sum(reports_published),
+    sumIf(gpus, is_counted), sumIf(gpus - greatest(published, whole, separate), is_counted),
     max(measured), max(received)
 FROM (
-    SELECT *, row_number() OVER (
+    SELECT *, greatest(devices, published, separate) AS gpus, row_number() OVER (
             PARTITION BY cluster, machine ORDER BY reports_published > 0 DESC, received DESC, reader) = 1 AS is_counted,
         ifNull(multiIf(
             isNotNull(labelled) AND devices > labelled, labelled,
-            pci > 0 AND devices >= 2 * pci AND devices % pci = 0, toInt64(pci), devices), 0) AS whole
+            pci > 0 AND devices >= 2 * pci AND devices % pci = 0, toInt64(pci), devices), 0) AS whole,
+        if(devices > 0 AND published > 0, least(whole + published, ifNull(labelled, toInt64(pci))), 0) AS separate
     FROM declarations LEFT JOIN buses USING (cluster, machine))
 GROUP BY cluster, reader ORDER BY cluster, reader
 """  # noqa: S608 - names are constants; values are bound as parameters
@@ -116,6 +122,8 @@ def fetch_declared_gpus(handle: Handle, since: int, without: Sequence[str]) -> d
         gpus,
         allocatable,
         has_allocatable,
+        allocated,
+        has_allocated,
         published,
         has_published,
         counted,
@@ -129,6 +137,7 @@ def fetch_declared_gpus(handle: Handle, since: int, without: Sequence[str]) -> d
                 machines=machines,
                 gpus=gpus,
                 allocatable=allocatable if has_allocatable else None,
+                allocated=allocated if has_allocated else None,
                 published=published if has_published else None,
                 counted=counted,
                 shares=shares,
