@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
 from gpufleet.fleet.attribution.bindings import Claims
-from gpufleet.fleet.usage.totals import Prices
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
@@ -150,7 +150,9 @@ def main() -> None:
             table = Table("usage of a month", "query", "rows", "GPU-hours", "known", "s", "s of processor time", "MiB")
             lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
             joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
-            by_holder = HolderUsageCalculator(registry=registry, store=store, joins=joins, prices=Prices(), clock=clock)
+            by_holder = HolderUsageCalculator(
+                registry=registry, store=store, joins=joins, prices=PriceTable(), clock=clock
+            )
             for by in (UsageDimension.NAMESPACE, UsageDimension.POD):
                 measure(table, f"by {by}", lambda by=by: by_holder.compute(START, END, [by]))  # type: ignore[misc]
             for pod in pods:
@@ -160,12 +162,14 @@ def main() -> None:
                 )
                 registry.put_allocation(f"of-{pod}", spec, to_datetime(START))
             claims = Claims(registry.allocations())
+            lookup = MachineLookup(registry=registry, store=store, claims=claims, clock=clock)
             of_allocations = UsageCalculator(
                 registry=registry,
                 store=store,
-                lookup=MachineLookup(registry=registry, store=store, claims=claims, clock=clock),
+                lookup=lookup,
+                joins=ClusterJoins(store=store, lookup=lookup, clock=clock),
                 turns=GuestTurns(store=store, clock=clock, stale_after_seconds=90),
-                prices=Prices(),
+                prices=PriceTable(),
                 clock=clock,
             )
             measure(

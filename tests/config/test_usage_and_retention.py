@@ -5,8 +5,9 @@ import datetime as dt
 import msgspec
 import pytest
 
-from gpufleet.config.hub import PriceConfig, RetentionConfig, UsageConfig
+from gpufleet.config.hub import RetentionConfig, UsageConfig
 from gpufleet.config.load import InvalidValueError
+from gpufleet.config.prices import PriceConfig
 
 OLD = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

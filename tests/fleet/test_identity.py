@@ -51,6 +51,22 @@ def test_reboot_keeps_the_id() -> None:
     assert not fleet.conflicts
 
 
+def test_name_is_known_with_the_time_since_which_a_machine_has_it() -> None:
+    fleet = Fleet()
+    first, other = machine(machine_id="a", boot_id="b1"), machine(name="node-b", machine_id="a", boot_id="b1")
+    id_ = fleet.receive(first)
+    assert fleet.known[id_].named_since == 0
+    fleet.receive(other, NOW + 5 * SECOND)
+    assert fleet.known[id_].named_since == NOW + 5 * SECOND
+    fleet.receive(first, NOW + 6 * SECOND)
+    assert fleet.known[id_].named_since == 0
+    fleet.receive(other, NOW + 7 * SECOND)
+    assert fleet.known[id_].named_since == NOW + 5 * SECOND
+    known = decide(fleet.known.values(), machine(name="node-c", machine_id="a", boot_id="b1"), NOW, "", NOW - SECOND)
+    assert known.known is not None
+    assert known.known.named_since == NOW - SECOND
+
+
 def test_report_without_attributes_keeps_them() -> None:
     fleet = Fleet()
     node = {"k8s_node_name": "a.east", "cloud_provider": "aws", "instance_type": "p5", "region": "r", "zone": "z1"}

@@ -418,6 +418,19 @@ def test_vm_is_found_by_uuid_on_every_host(registry: SqlRegistry) -> None:
     assert registry.machines_with_uuid("local", uuid.replace("6", "7")) == ()
 
 
+def test_machines_that_share_evidence_are_found(registry: SqlRegistry) -> None:
+    known = Machine(name="ip-10-0-0-1", machine_id="1" * 32, system_uuid="6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f")
+    one = registry.match("local", "agent", known, NOW).id
+    for evidence in (
+        Machine(name="kube-a", machine_id="1" * 32),
+        Machine(name="kube-a", system_uuid=known.system_uuid, machine_id="2" * 32),
+        Machine(name=known.name),
+    ):
+        assert [found.id for found in registry.machines_sharing("local", evidence)] == [one]
+        assert registry.machines_sharing("other", evidence) == ()
+    assert registry.machines_sharing("local", Machine(name="kube-a")) == ()
+
+
 class CountedReads(Database):
     """Database that counts its reading transactions."""
 

@@ -30,6 +30,7 @@ RETURN_NS = 600 * NANOS
 """A boot id that recurs within this time after another one shows two machines; later it may be late data."""
 
 BOOTS_KEPT = 4
+NAMES_KEPT = 4
 CLONE_BOOTS_KEPT = 8
 
 
@@ -38,6 +39,13 @@ class Boot(msgspec.Struct, frozen=True, array_like=True):
 
     boot_id: str
     last_seen: int
+
+
+class BorneName(msgspec.Struct, frozen=True, array_like=True):
+    """Host name of a machine, and the time of the first report under it."""
+
+    name: str
+    since: int
 
 
 class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +59,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
         clone_boots: boot ids that were found to be a clone's.
         named_only: listed by another source but never reported, last listed at `last_seen`.
         host: of a guest, the id of its hypervisor; empty if unknown.
+        names: its newest host names, its present one last; empty if it always had its present one.
     """
 
     id: str
@@ -60,6 +69,12 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     clone_boots: tuple[str, ...] = ()
     named_only: bool = False
     host: str = ""
+    names: tuple[BorneName, ...] = ()
+
+    @property
+    def named_since(self) -> int:
+        """Time of the first report under its present name; 0 if it always had that."""
+        return self.names[-1].since if self.names else 0
 
 
 class MatchOutcome(enum.Enum):
@@ -86,7 +101,9 @@ class MatchDecision(msgspec.Struct, frozen=True, kw_only=True):
     shared: str = ""
 
 
-def decide(known: Iterable[KnownMachine], machine: Machine, at: int, host: str = "") -> MatchDecision:
+def decide(
+    known: Iterable[KnownMachine], machine: Machine, at: int, host: str = "", made_at: int | None = None
+) -> MatchDecision:
     """Match evidence against the machines of its cluster that share any evidence with it.
 
     Args:
@@ -94,7 +111,9 @@ def decide(known: Iterable[KnownMachine], machine: Machine, at: int, host: str =
         machine: the evidence.
         at: time of receipt; for a late report, which newer ones overtook, the time of sending.
         host: of a guest, the id of its hypervisor; empty if unknown.
+        made_at: when the report was made, if that is before `at`: a machine has a new name since then.
     """
+    named_at = at if made_at is None else min(made_at, at)
     rivals: list[KnownMachine] = []
     shared = ""
     candidates = [one for one in known if _comparable(one, machine, host)]
@@ -106,12 +125,14 @@ def decide(known: Iterable[KnownMachine], machine: Machine, at: int, host: str =
         if chosen is not None and _is_late(chosen, machine, at):
             return MatchDecision(verdict=MatchOutcome.SAME, known=chosen)
         if chosen is not None and _boot_returned(chosen, machine, at):
-            return MatchDecision(verdict=MatchOutcome.RETURNED, known=_given_back(chosen, machine, at), shared=field)
+            return MatchDecision(
+                verdict=MatchOutcome.RETURNED, known=_given_back(chosen, machine, at, named_at), shared=field
+            )
         if chosen is not None:
             new_rivals = [one for one in rivals if one.id != chosen.id]
             return MatchDecision(
                 verdict=MatchOutcome.SAME,
-                known=_merge(chosen, machine, at),
+                known=_merge(chosen, machine, at, named_at),
                 rivals=tuple(one.id for one in new_rivals),
                 shared=shared if new_rivals else "",
             )
@@ -128,6 +149,20 @@ def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A0
     """Return the record of a machine that was never seen before."""
     boots = (Boot(machine.boot_id, at),) if machine.boot_id else ()
     return KnownMachine(id=id, machine=machine, last_seen=at, boots=boots)
+
+
+def has_name_only(machine: Machine) -> bool:
+    """Return whether the host name is the only evidence of a machine."""
+    return not machine.boot_id and not any(getattr(machine, field) for field in EVIDENCE if field != "name")
+
+
+def _names(one: KnownMachine, name: str, at: int) -> tuple[BorneName, ...]:
+    """Return the names of a machine that reports under a name. Of a name that it had before, the earlier time stays."""
+    if name == one.machine.name:
+        return one.names
+    before = one.names or (BorneName(one.machine.name, 0),)
+    since = next((earlier.since for earlier in before if earlier.name == name), at)
+    return (*(earlier for earlier in before if earlier.name != name), BorneName(name, since))[-NAMES_KEPT:]
 
 
 def _comparable(one: KnownMachine, machine: Machine, host: str) -> bool:
@@ -200,15 +235,11 @@ def _newest(fits: list[KnownMachine], at: int) -> KnownMachine | None:
     live = [one for one in fits if _live(one, at)]
     if len(live) == 1:
         return live[0]
-    candidates = [one for one in fits if _has_name_only(one.machine)] if live else fits
+    candidates = [one for one in fits if has_name_only(one.machine)] if live else fits
     return max(candidates, key=lambda one: (one.last_seen, one.id), default=None)
 
 
-def _has_name_only(machine: Machine) -> bool:
-    return not machine.boot_id and not any(getattr(machine, field) for field in EVIDENCE if field != "name")
-
-
-def _merge(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
+def _merge(one: KnownMachine, machine: Machine, at: int, named_at: int) -> KnownMachine:
     """Merge the newest evidence; fields that it lacks keep their values."""
     merged = msgspec.structs.replace(
         machine,
@@ -223,10 +254,16 @@ def _merge(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
         earlier = (*boots[:-1], Boot(boots[-1].boot_id, one.last_seen)) if boots else ()
         kept = tuple(boot for boot in earlier if boot.boot_id != machine.boot_id)
         boots = (*kept, Boot(machine.boot_id, at))[-BOOTS_KEPT:]
-    return msgspec.structs.replace(one, machine=merged, last_seen=max(at, one.last_seen), boots=boots)
+    return msgspec.structs.replace(
+        one,
+        machine=merged,
+        last_seen=max(at, one.last_seen),
+        boots=boots,
+        names=_names(one, machine.name, named_at),
+    )
 
 
-def _given_back(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
+def _given_back(one: KnownMachine, machine: Machine, at: int, named_at: int) -> KnownMachine:
     """Return the id to the machine that had it first; all later boots are a clone's."""
     assert machine.boot_id is not None
     position = next(i for i, boot in enumerate(one.boots) if boot.boot_id == machine.boot_id)
@@ -237,4 +274,5 @@ def _given_back(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
         last_seen=max(at, one.last_seen),
         boots=(*one.boots[:position], Boot(machine.boot_id, at)),
         clone_boots=(*one.clone_boots, *later)[-CLONE_BOOTS_KEPT:],
+        names=_names(one, machine.name, named_at),
     )

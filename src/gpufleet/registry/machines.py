@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.fleet.identity import EVIDENCE, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
+from gpufleet.fleet.identity import EVIDENCE, BorneName, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
@@ -108,7 +108,9 @@ class MachineCache:
         candidates = self._candidates(cluster, machine)
         return decide(candidates, machine, at, host).verdict is not MatchOutcome.NEW
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
+    def match(
+        self, cluster: str, sender: str, machine: Machine, at: int, now: int, made_at: int | None = None
+    ) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         self._expire(now)
         host = self._host_of(cluster, sender, machine)
@@ -121,11 +123,12 @@ class MachineCache:
             return MachineMatch(row.known.id, self._conflicts.text(row.known))
         for one in self._candidates(cluster, machine):
             self._clamp_future(self._rows[one.id], now)
-        decision = decide(self._candidates(cluster, machine), machine, at, host)
+        made_at = at if made_at is None else min(made_at, at)
+        decision = decide(self._candidates(cluster, machine), machine, at, host, made_at)
         if decision.verdict is MatchOutcome.SAME and decision.known is not None:
             before = self._rows[decision.known.id]
             self._conflicts.record_name(before.known, before.sender, sender, machine, at)
-        row = self._apply(decision, cluster, sender, machine, at)
+        row = self._apply(decision, cluster, sender, machine, at, made_at)
         row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
         self._store(row)
         self._conflicts.record_decision(row.known.id, row.evidence, decision, at)
@@ -236,6 +239,10 @@ class MachineCache:
         rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "system_uuid", uuid), ())]
         return tuple(self._record(row) for row in sorted(rows, key=_order))
 
+    def sharing(self, cluster: str, machine: Machine) -> tuple[MachineRecord, ...]:
+        """Return the machines that share any evidence; see `ports.Registry.machines_sharing`."""
+        return tuple([self._record(self._rows[one.id]) for one in self._candidates(cluster, machine)])
+
     def record(self, id: str) -> MachineRecord:  # noqa: A002 - the term of the domain
         """Return a machine. Raises NotFoundError."""
         row = self._rows.get(id)
@@ -246,6 +253,11 @@ class MachineCache:
     def names(self, ids: Collection[str]) -> dict[str, str]:
         """Return the host names of machines by id; an unknown machine is missing."""
         return {id_: row.known.machine.name for id_ in ids if (row := self._rows.get(id_)) is not None}
+
+    def named_since(self, id: str) -> int:  # noqa: A002
+        """Return since when a machine has its name; see `ports.Registry.named_since`."""
+        row = self._rows.get(id)
+        return 0 if row is None else row.known.named_since
 
     def last_seen(self, id: str) -> int:  # noqa: A002
         """Return the instant of the newest report of a machine. Raises NotFoundError."""
@@ -359,7 +371,15 @@ class MachineCache:
         times = [(at, row.known.id) for row in nodes if (at := row.reported_at(sender)) is not None]
         return max(times)[1] if times else ""
 
-    def _apply(self, decision: MatchDecision, cluster: str, sender: str, machine: Machine, at: int) -> MachineRow:
+    def _apply(
+        self,
+        decision: MatchDecision,
+        cluster: str,
+        sender: str,
+        machine: Machine,
+        at: int,
+        made_at: int | None = None,
+    ) -> MachineRow:
         if decision.verdict is MatchOutcome.NEW:
             # The limit itself is enforced on receipt (`room`): here the batch is acknowledged already.
             count, most = self._in_order.count(cluster), RETIRED_FACTOR * self._max_machines
@@ -369,7 +389,12 @@ class MachineCache:
                     f"a limit of {most} with retired ones: check its senders for made-up machines, or raise "
                     "ingest.max_machines"
                 )
-            return MachineRow(cluster, sender, new_machine(self._new_id(), machine, at), at, machine)
+            known = new_machine(self._new_id(), machine, at)
+            if self._by_evidence.get((cluster, "name", machine.name)):
+                known = msgspec.structs.replace(
+                    known, names=(BorneName(machine.name, at if made_at is None else made_at),)
+                )
+            return MachineRow(cluster, sender, known, at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
         newest_sender, earlier_senders = before.senders_after(sender, at)

@@ -79,15 +79,27 @@ class SqlRegistry:
         with self._lock, self._database.writing() as connection:
             return clusters.close(connection, id, at)
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
+    def match(
+        self,
+        cluster: str,
+        sender: str,
+        machine: Machine,
+        at: int,
+        now: int | None = None,
+        made_at: int | None = None,
+    ) -> MachineMatch:
         """Return the machine that the evidence belongs to."""
         with self._lock:
-            return self._machines.match(cluster, sender, machine, at, at if now is None else now)
+            return self._machines.match(cluster, sender, machine, at, at if now is None else now, made_at)
 
     def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that a third party names."""
         with self._lock:
             return self._machines.match_named(cluster, sender, machine, at, at if now is None else now)
+
+    def named_since(self, id: str) -> int:  # noqa: A002
+        """Return since when a machine has its name, without waiting for a write."""
+        return self._machines.named_since(id)
 
     def machine_room(self, cluster: str, sender: str) -> MachineRoom:
         """Return the room for new machines, without waiting for a write."""
@@ -123,6 +135,11 @@ class SqlRegistry:
         """Return the machines with this system UUID."""
         with self._lock:
             return self._machines.with_uuid(cluster, uuid)
+
+    def machines_sharing(self, cluster: str, machine: Machine) -> tuple[MachineRecord, ...]:
+        """Return the machines that share any evidence of identity with a machine."""
+        with self._lock:
+            return self._machines.sharing(cluster, machine)
 
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the term of the domain
         """Return a machine. Raises NotFoundError."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows, holder_value
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.segments import UnitInterval, part_intervals
 from gpufleet.fleet.usage.shares import by_place, holder_key, share_intervals
 from gpufleet.fleet.usage.totals import MeasuredSegment
@@ -113,7 +114,7 @@ def rows(
             for name, _ in part_intervals(unit, {WHOLE}, one.start, one.end)
         }
         known.append(MeasuredSegment(one, unit, usage))
-    return holder_rows(known, {("c", holder_key(one)): one for one in HOLDERS}, by, prices)
+    return holder_rows(known, {("c", holder_key(one)): one for one in HOLDERS}, by, PriceTable(prices))
 
 
 def held_seconds(found: Sequence[UsageRow]) -> dict[tuple[str | None, ...], float]:

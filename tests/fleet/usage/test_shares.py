@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.fleet.attribution.holding_intervals import held_intervals
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
-from gpufleet.fleet.usage.shares import HolderKey, HolderShare, holder_key, share_intervals, workload_shares
+from gpufleet.fleet.usage.shares import HolderKey, HolderShare, by_place, holder_key, share_intervals, workload_shares
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
@@ -222,3 +222,13 @@ def test_allocations_never_have_more_than_the_device(held: list[StoredHolding]) 
             if one.share is not None and one.start <= second * NANOS < one.end
         ]
         assert sum(fractions) <= 1 + 1e-9
+
+
+def test_job_of_an_import_is_that_of_the_agent_on_the_same_device() -> None:
+    """An import reports no SLURM cluster. The same id in two clusters is two jobs."""
+    named, other = (Holder(kind=HolderKind.JOB, id="7", slurm_cluster=name) for name in ("alpha", "beta"))
+    imported = Holder(kind=HolderKind.JOB, id="7")
+    (own,) = by_place([stored(named, 0, 10), stored(imported, 0, 10)]).values()
+    assert {holder_key(one.holding.holder) for one in own} == {(HolderKind.JOB, "alpha/7")}
+    (own,) = by_place([stored(one, 0, 10) for one in (named, other, imported)]).values()
+    assert {holder_key(one.holding.holder)[1] for one in own} == {"alpha/7", "beta/7", "7"}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.segments import HeldPart, Segment, UnitHolding, cut_segments, device_intervals
 from gpufleet.fleet.usage.totals import MeasuredSegment, usage_rows
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, UnitPart
@@ -71,7 +72,7 @@ def summed(
         unit = UNITS[segment.unit]
         names = [name for name, _ in device_intervals(segment, unit)]
         known.append(MeasuredSegment(segment, unit, {name: seen(segment, name, world) for name in names}))
-    return usage_rows(known, ALLOCATIONS, frozenset(ALLOCATIONS), by, prices)
+    return usage_rows(known, ALLOCATIONS, frozenset(ALLOCATIONS), by, PriceTable(prices))
 
 
 def brute(held: Sequence[UnitHolding], world: World, key: str | None) -> dict[str | None, list[float]]:
@@ -192,15 +193,17 @@ def test_energy_names_its_source() -> None:
     power = DeviceUsage(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=2)
     for worked, joules, source in ((counter, 1000, EnergySource.COUNTER), (power, 900, EnergySource.POWER)):
         known = [MeasuredSegment(segment, UNITS["c", "u1"], {WHOLE: worked})]
-        _, total = usage_rows(known, ALLOCATIONS, frozenset("a"), (), ())
+        _, total = usage_rows(known, ALLOCATIONS, frozenset("a"), (), PriceTable())
         assert total.energy_kwh == pytest.approx(joules / 3.6e6)
         assert total.energy_source is source
     both = [
         MeasuredSegment(segment, UNITS["c", "u1"], {WHOLE: counter}),
         MeasuredSegment(segment, UNITS["c", "u1"], {WHOLE: power}),
     ]
-    assert usage_rows(both, ALLOCATIONS, frozenset("a"), (), ())[1].energy_source is EnergySource.MIXED
-    (_, nothing) = usage_rows([MeasuredSegment(segment, UNITS["c", "u1"], {})], ALLOCATIONS, frozenset("a"), (), ())
+    assert usage_rows(both, ALLOCATIONS, frozenset("a"), (), PriceTable())[1].energy_source is EnergySource.MIXED
+    (_, nothing) = usage_rows(
+        [MeasuredSegment(segment, UNITS["c", "u1"], {})], ALLOCATIONS, frozenset("a"), (), PriceTable()
+    )
     assert (nothing.energy_kwh, nothing.energy_source, nothing.unknown_gpu_hours * 3600) == (None, None, 10)
 
 

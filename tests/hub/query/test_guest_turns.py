@@ -48,7 +48,16 @@ class Reports(MemoryStore):
         self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
     ) -> tuple[StoredSlot, ...]:
         return tuple(
-            StoredSlot(cluster=cluster, machine=id_, view="v", address="a", first=first, newest=first, last_seen=0)
+            StoredSlot(
+                cluster=cluster,
+                machine=id_,
+                view="v",
+                address="a",
+                first=first,
+                newest=first,
+                last_seen=0,
+                begun=(first,),
+            )
             for id_ in machines
             for first, _ in self.reported[id_][:1]
         )

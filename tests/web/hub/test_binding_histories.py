@@ -1,4 +1,4 @@
-"""Random histories of names, cards, clones, pods and allocations.
+"""Random histories of names, cards, clocks, clones, pods and allocations.
 
 Each tenant sees its own past, and no other tenant's. No past bill changes.
 """
@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS
+from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.holdings import HolderKind, Holding, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
@@ -22,6 +24,7 @@ from tests.web.hub.test_holder_usage import used_throughout
 from tests.web.hub.test_workload_allocations import FIRST, NODES, SECOND, Cluster, job, pod
 
 STEPS = 16
+STEP = RETURN_GAP_NS + MAX_CLOCK_SKEW_NS
 TENANTS = ("acme", "bravo", "charlie")
 
 
@@ -49,18 +52,21 @@ class Claim(msgspec.Struct):
 
 
 class History:
-    """A fleet of three machines with two cards each, and what happens to it, one step a minute."""
+    """A fleet of three machines with two cards each, and what happens to it, one step in 40 minutes.
+
+    A card that returns to a machine was away for longer than the pause after which it counts as reported again.
+    """
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet = fleet
         self.random = random.Random(seed)
         self.minute = 0
         self.value = 0.0
-        self.measured: list[tuple[int, Node, str, float]] = []
+        self.measured: list[tuple[float, Node, str, float]] = []
+        self.ahead: dict[str, float] = {}
         self.claims: dict[str, Claim] = {}
         self.bills: list[tuple[int, dict[str, Any]]] = []
         self.clones: dict[str, str] = {}
-        self.left: dict[str, set[str]] = {}
         self.nodes = []
         for number in range(3):
             digits = f"{seed % 16:x}{number}".rjust(32, "a")
@@ -78,16 +84,22 @@ class History:
         self.minute += 1
         bodies = []
         for node in self.alive:
+            ahead = self.ahead.get(str(node.machine.machine_id), 0.0)
             powers: dict[View, float] = {}
             for address, card in node.slots.items():
                 self.value += 1
                 powers[View(kind=ViewKind.GPU, side=Side.HOST, uuid=card, pci_address=address)] = self.value
-                self.measured.append((self.minute, node, card, self.value))
+                self.measured.append((self.minute + ahead, node, card, self.value))
             texts = {view: str(value) for view, value in powers.items()}
-            bodies.append(self.fleet.body(node.machine, self.minute, powers, texts))
+            bodies.append(self.fleet.body(node.machine, self.minute, powers, texts, ahead=ahead))
             if sender := self.clones.get(str(node.machine.machine_id)):
-                bodies.append(self.fleet.body(node.machine, self.minute, powers, texts, sender=sender))
+                bodies.append(self.fleet.body(node.machine, self.minute, powers, texts, sender=sender, ahead=ahead))
         await self.fleet.site.post(*bodies)
+
+    async def set_clock(self) -> None:
+        """Set the clock of a machine, by up to 8 minutes: what it measures is of the time that its clock shows."""
+        machine = self.random.choice(self.alive).machine
+        self.ahead[str(machine.machine_id)] = self.random.choice([-0.2, -0.1, 0.0, 0.1, 0.2])
 
     async def clone(self) -> None:
         """Start or stop a second agent on a machine."""
@@ -104,19 +116,10 @@ class History:
             heir.machine = msgspec.structs.replace(heir.machine, name=retired.machine.name)
 
     async def swap(self) -> None:
-        """Exchange two cards, of one machine or of two.
-
-        A card does not return to a machine that it left: docs/limits.md has that case.
-        """
+        """Exchange two cards, of one machine or of two."""
         (one, first), (other, second) = self.random.sample(
             [(node, address) for node in self.alive for address in node.slots], 2
         )
-        for card, left, came in ((one.slots[first], one, other), (other.slots[second], other, one)):
-            if left is not came and str(came.machine.machine_id) in self.left.get(card, ()):
-                return
-        for card, left in ((one.slots[first], one), (other.slots[second], other)):
-            if one is not other:
-                self.left.setdefault(card, set()).add(str(left.machine.machine_id))
         one.slots[first], other.slots[second] = other.slots[second], one.slots[first]
 
     async def allocate(self) -> None:
@@ -167,11 +170,11 @@ class History:
 @pytest.mark.parametrize("seed", range(examples(3, 200)))
 async def test_no_tenant_sees_the_past_of_another(tmp_path: Path, seed: int) -> None:
     async with running_site(tmp_path) as site:
-        history = History(Fleet(site), seed)
+        history = History(Fleet(site, STEP), seed)
         await history.report()
         for _ in range(STEPS):
             step = history.random.choice(
-                [history.report, history.rename, history.swap, history.allocate, history.clone]
+                [history.report, history.rename, history.swap, history.allocate, history.clone, history.set_clock]
             )
             await step()
             if step is not history.allocate:
@@ -191,7 +194,7 @@ async def test_clones_of_a_virtual_machine_show_nothing_of_each_other(tmp_path: 
     chance = random.Random(seed)
     async with running_site(tmp_path) as site:
         reports = GuestReports(site, 24 * PHASES + 60)
-        handover = chance.randrange(24 * PHASES)
+        handover = chance.randrange(1, 24 * PHASES)
         await reports.allocate("a", "acme", valid_to=reports.time(handover))
         await reports.allocate("b", "bravo", handover)
         own: dict[str, set[float]] = {"a": set(), "b": set()}

@@ -1,5 +1,6 @@
 """Allocation bindings: what is past stays with its tenant, whatever happens to names later."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.remote_write.encode import encode_1
+from gpufleet.model.access import Role
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
-from tests.fakes.batches import gpu_sample
+from tests.fakes.batches import gpu_sample, make_batch
+from tests.security.guarded import guarded
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, now, running_site
 from tests.web.hub.test_write import point, write
@@ -29,11 +32,12 @@ def gpu(uuid: str, address: str = "0000:01:00.0") -> View:
 
 
 class Fleet:
-    """A hub, and nodes that post batches."""
+    """A hub, and nodes that post batches. Times are numbers of minutes, or of other units."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, unit: int = MINUTE) -> None:
         self.site = site
-        self.start = now() - 30 * MINUTE
+        self.unit = unit
+        self.start = now() - 30 * unit
         self._seq = 0
 
     async def report(self, machine: Machine, power: float, minute: int, *views: View, xid: str = "") -> None:
@@ -42,11 +46,21 @@ class Fleet:
         await self.site.post(self.body(machine, minute, dict.fromkeys(listed, power), {listed[0]: xid} if xid else {}))
 
     def body(
-        self, machine: Machine, minute: int, powers: dict[View, float], xids: dict[View, str], *, sender: str = ""
+        self,
+        machine: Machine,
+        minute: int,
+        powers: dict[View, float],
+        xids: dict[View, str],
+        *,
+        sender: str = "",
+        ahead: float = 0.0,
     ) -> bytes:
-        """Return a batch with a power value of each GPU, and with XID events; the sender is the machine's own agent."""
+        """Return a batch with a power value of each GPU, and with XID events; the sender is the machine's own agent.
+
+        `ahead` is the offset of the machine's clock, in units.
+        """
         self._seq += 1
-        at = self.start + minute * MINUTE
+        at = self.start + minute * self.unit + int(ahead * self.unit)
         samples = tuple(
             gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "")
             for view, power in powers.items()
@@ -62,7 +76,7 @@ class Fleet:
     async def write_power(self, host: str, gpu: int, power: float, minute: int) -> None:
         """Send a value of a GPU by remote write, and wait until the store has it."""
         before = len(self.site.store.seqs)
-        at = (self.start + minute * MINUTE) // 10**6 * 10**6
+        at = (self.start + minute * self.unit) // 10**6 * 10**6
         await write(self.site.hub.url, encode_1([point("DCGM_FI_DEV_POWER_USAGE", gpu, power, at, host)]))
 
         async def stored() -> bool:
@@ -90,7 +104,7 @@ class Fleet:
         return next((row for row in answer["rows"] if row["group"]["allocation"] == name), {})
 
     def time(self, minute: int) -> str:
-        return to_datetime(self.start + minute * MINUTE).isoformat().replace("+00:00", "Z")
+        return to_datetime(self.start + minute * self.unit).isoformat().replace("+00:00", "Z")
 
     async def id_of(self, machine: Machine) -> str:
         items = (await self.site.request("/v1/machines"))[1]["items"]
@@ -120,6 +134,8 @@ async def test_rename_moves_no_history_between_tenants(fleet: Fleet) -> None:
     assert await fleet.powers("b") == {900.0}
     assert await fleet.messages("a") == {"of gpu-7"}
     assert await fleet.messages("b") == {"of gpu-9"}
+    events = (await fleet.site.request(f"/v1/events?allocation=b&since={fleet.time(0)}"))[1]["events"]
+    assert [event["node"] for event in events] == ["gpu-9"]
 
 
 @pytest.mark.parametrize("imported_before", [True, False])
@@ -139,6 +155,24 @@ async def test_imported_series_follow_the_name_to_its_new_bearer(fleet: Fleet, i
     assert imported["device"]["machine"] == await fleet.id_of(NINE)
     retired = (await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}"))[1]
     assert retired["last_seen"] < retired["retired_at"]
+
+
+async def test_late_import_of_a_name_is_not_of_its_new_bearer(fleet: Fleet) -> None:
+    """A Prometheus sends what it measured of acme's gpu-7 only after bravo's machine got this name."""
+    await swap_names(fleet)
+    before = await fleet.usage("b")
+    await fleet.write_power("gpu-7", 1, 701.0, 5)
+    after = await fleet.usage("b")
+    assert (after["held_gpu_hours"], after["unknown_gpu_hours"]) == (
+        before["held_gpu_hours"],
+        before["unknown_gpu_hours"],
+    )
+    items = (await fleet.site.request("/v1/gpus"))[1]["items"]
+    assert "GPU-1" not in {one["device"]["uuid"] for one in items}
+    assert "gpufleet_hub_earlier_name_rows_total 1\n" in await fleet.site.text("/metrics")
+    await fleet.write_power("gpu-7", 2, 991.0, 21)
+    items = (await fleet.site.request("/v1/gpus"))[1]["items"]
+    assert "GPU-2" in {one["device"]["uuid"] for one in items}
 
 
 async def test_usage_of_an_ended_allocation_survives_a_rename(fleet: Fleet) -> None:
@@ -165,6 +199,31 @@ async def test_current_answer_follows_the_binding_and_not_the_name(fleet: Fleet)
     answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
     assert answer["machine"] == await fleet.id_of(SEVEN)
     assert answer["allocation"]["bindings"] == [{"machine": await fleet.id_of(SEVEN)}]
+
+
+async def test_tenant_of_an_ambiguous_name_learns_no_machine_ids(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as site:
+        for seq, one in enumerate((SEVEN, msgspec.structs.replace(NINE, name="gpu-7")), start=1):
+            sample = gpu_sample(gpu(f"GPU-{seq}"), now(), gpu_power_watts=1.0)
+            batch = make_batch(seq, now(), sender=f"s{seq}", epoch=f"{seq}" * 32, machine=one, samples=(sample,))
+            assert (await site.post(encode(batch), site.secrets[Role.SENDER])).status == 200
+        admin, acme = site.secrets[Role.ADMIN], site.secrets[Role.TENANT]
+
+        async def registered() -> bool:
+            return len((await site.request("/v1/machines", admin)).document["items"]) == 2
+
+        await wait_until_async(registered, what="two machines")
+        spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "gpu-7"}, "tenant": "acme"}
+        assert (await site.request("/v1/allocations/a", admin, "PUT", spec)).status == 201
+        window = "start=2020-01-01T00:00:00Z&end=2030-01-01T00:00:00Z"
+        for path in (
+            "/v1/allocations/a/metrics",
+            f"/v1/allocations/a/series?metric=gpu_power_watts&step=10d&{window}",
+            "/v1/usage?start=2026-01-01T00:00:00Z&end=2028-01-01T00:00:00Z",
+        ):
+            seen, shown = [(await site.request(path, token)).body.decode() for token in (acme, admin)]
+            ids = re.compile(r"m-[a-z2-7]{12}")
+            assert ("ambiguous_target" in seen, len(set(ids.findall(shown))), ids.findall(seen)) == (True, 2, []), path
 
 
 async def test_same_put_does_not_bind_again_but_rebind_does(fleet: Fleet) -> None:

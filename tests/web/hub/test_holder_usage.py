@@ -155,6 +155,19 @@ async def test_job_counts_once_for_its_array_and_its_task(cluster: Cluster) -> N
     assert minutes(await usage(cluster, "tenant")) == {"acme": (40, 40)}
 
 
+async def test_jobs_of_two_slurm_clusters_are_not_added(cluster: Cluster) -> None:
+    for name, target in (("plain", "123"), ("alpha", "alpha/123")):
+        assert await cluster.put(name, "acme", "slurm_job", job_id=target) == 201
+    for node, view, name in zip(NODES, (ONE, TWO), ("alpha", "beta"), strict=True):
+        holder = job("123", slurm_cluster=name, user=name)
+        await cluster.report(30, {view: 1.0}, [cluster.held(view, holder, 10, methods=("slurm",))], node)
+    answer = await usage(cluster, "allocation")
+    assert minutes(answer) == {"alpha": (20, 20)}
+    assert [(one.allocation, one.reason) for one in answer.unresolved] == [("plain", "ambiguous_target")]
+    assert minutes(await usage(cluster, "job")) == {"alpha/123": (20, 20), "beta/123": (20, 20)}
+    assert minutes(await usage(cluster, "user")) == {"alpha": (20, 20), "beta": (20, 20)}
+
+
 async def test_pod_on_the_machine_of_another_tenant_is_contested(cluster: Cluster) -> None:
     await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 0)])
     assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.config.hub import PriceConfig, UsageConfig
+from gpufleet.config.hub import UsageConfig
+from gpufleet.config.prices import PriceConfig
 from gpufleet.hub.query.usage import MAX_OF_TENANT, MAX_PENDING
 from gpufleet.model.absence import Reason
 from gpufleet.model.access import Role
@@ -218,22 +219,34 @@ async def post_inventory(site: Site, *reports: tuple[int, str, dict[int, int]]) 
         await site.request(f"/v1/allocations/{name}", "PUT", {**allocated, "valid_from": "2026-03-01T00:00:00Z"})
 
 
-async def test_gpu_moved_back_belongs_to_its_first_machine_again(site: Site) -> None:
-    """GPU-1 is in node-b from 8:00 to 11:00. Node-a reports nothing in that time."""
-    await post_inventory(
-        site,
-        (6, "node-a", {0: 0, 1: 1}),
-        (8, "node-b", {5: 0, 1: 1}),
-        (11, "node-b", {5: 0, 1: 1}),
-        (18, "node-a", {0: 0, 1: 1}),
-        (18, "node-b", {5: 0}),
-    )
+async def test_gpu_that_returns_is_held_by_each_machine_in_turn(site: Site) -> None:
+    """GPU-1 is in node-b from 8:00 on, and in node-a again at 18:00. The time before 18:00 stays as it was."""
+    first = ((6, "node-a", {0: 0, 1: 1}), (8, "node-b", {5: 0, 1: 1}), (11, "node-b", {5: 0, 1: 1}))
+    await post_inventory(site, *first)
+    until_eleven = "group_by=tenant&start=2026-03-01T00:00:00Z&end=2026-03-01T11:00:00Z"
+    before = await usage(site, until_eleven)
+    for seq, (name, gpus) in enumerate((("node-a", {0: 0, 1: 1}), ("node-b", {5: 0})), start=4):
+        await post_gpus(site, seq, name, 18, gpus)
     answer = await usage(site, f"group_by=tenant&{DAY}")
     assert [(row.group, row.held_gpu_hours) for row in answer.rows] == [
         ({"tenant": "t"}, 24.0 + 24.0),
-        ({"tenant": "u"}, 24.0 + 3.0),
+        ({"tenant": "u"}, 24.0 + 10.0),
     ]
-    assert answer.total.held_gpu_hours == 72.0
+    assert (await usage(site, until_eleven)).rows == before.rows
+
+
+async def test_gpu_that_left_for_a_machine_without_allocation(site: Site) -> None:
+    """GPU-1 moves to node-b at 12:00. A later allocation of node-b changes nothing for tenant t."""
+    for seq, (name, hour, gpus) in enumerate((("node-a", 6, {0: 0, 1: 1}), ("node-b", 12, {1: 1})), start=1):
+        await post_gpus(site, seq, name, hour, gpus)
+    midnight = {"valid_from": "2026-03-01T00:00:00Z"}
+    await site.request("/v1/allocations/a", "PUT", {**spec("node-a", tenant="t"), **midnight})
+    before = await usage(site, f"group_by=tenant&{DAY}")
+    assert [(row.group, row.held_gpu_hours) for row in before.rows] == [({"tenant": "t"}, 24.0 + 12.0)]
+    await site.request("/v1/allocations/b", "PUT", {**spec("node-b", tenant="u"), **midnight})
+    after = await usage(site, f"group_by=tenant&{DAY}")
+    assert after.rows[0] == before.rows[0]
+    assert [row.held_gpu_hours for row in after.rows] == [36.0, 12.0]
 
 
 async def test_moved_gpu_is_held_by_its_machine_at_the_time(site: Site) -> None:

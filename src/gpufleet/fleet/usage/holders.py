@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval
 from gpufleet.fleet.usage.totals import (
@@ -27,7 +28,7 @@ from gpufleet.fleet.usage.totals import (
 )
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.absence import Reason
-from gpufleet.model.api.usage import Price, UsageDimension, UsageRow
+from gpufleet.model.api.usage import UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder, HolderKind
 
 Holders = Mapping[tuple[str, HolderKey], Holder]
@@ -99,17 +100,21 @@ def holder_rows(
     known: Iterable[MeasuredSegment[HolderSegment]],
     holders: Holders,
     by: Sequence[UsageDimension],
-    prices: Sequence[Price],
+    prices: PriceTable,
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
     """Return a row per group and per reason why no holder is known, and the total over all of them."""
     sums: dict[tuple[Group, Reason | None], UsageTotal] = {}
     total = UsageTotal()
+    several = _with_several_slurm_clusters(holders)
     for one in known:
         cluster = one.segment.unit[0]
         groups: dict[tuple[Group, Reason | None], GroupShare] = {}
         for piece in one.segment.pieces:
             values = {
-                key: tuple(_value(dimension, cluster, one.unit, holders[cluster, key]) for dimension in by)
+                key: tuple(
+                    _value(dimension, cluster, one.unit, holders[cluster, key], qualified=cluster in several)
+                    for dimension in by
+                )
                 for key in (*piece.shares, *piece.disputed)
             }
             _add_piece(groups, piece, values, tuple(_value(dimension, cluster, one.unit, None) for dimension in by))
@@ -159,8 +164,20 @@ def _add_piece(
             own.unconfirmed += piece.ratio
 
 
-def holder_value(dimension: UsageDimension, holder: Holder) -> str | None:
-    """Return the value of a dimension of a holder, or None if it has none or it is unknown."""
+def _with_several_slurm_clusters(holders: Holders) -> frozenset[str]:
+    """Return the clusters that have jobs of several SLURM clusters: their job ids are not unique."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for (cluster, _), holder in holders.items():
+        if holder.slurm_cluster:
+            found[cluster].add(holder.slurm_cluster)
+    return frozenset(cluster for cluster, names in found.items() if len(names) > 1)
+
+
+def holder_value(dimension: UsageDimension, holder: Holder, *, qualified: bool = False) -> str | None:
+    """Return the value of a dimension of a holder, or None if it has none or it is unknown.
+
+    `qualified` puts the SLURM cluster before the id of a job.
+    """
     is_pod, is_job = holder.kind is HolderKind.POD, holder.kind is HolderKind.JOB
     text = ""
     match dimension:
@@ -172,6 +189,7 @@ def holder_value(dimension: UsageDimension, holder: Holder) -> str | None:
             text = f"{holder.namespace}/{holder.name}" if holder.namespace and holder.name else holder.id
         case UsageDimension.JOB if is_job:
             text = f"{holder.array_job}_{holder.array_task}" if holder.array_job and holder.array_task else holder.id
+            text = f"{holder.slurm_cluster}/{text}" if qualified and holder.slurm_cluster else text
         case UsageDimension.USER:
             text = holder.user
         case UsageDimension.ACCOUNT:
@@ -183,12 +201,14 @@ def holder_value(dimension: UsageDimension, holder: Holder) -> str | None:
     return text or None
 
 
-def _value(dimension: UsageDimension, cluster: str, unit: PhysicalUnit, holder: Holder | None) -> str | None:
+def _value(
+    dimension: UsageDimension, cluster: str, unit: PhysicalUnit, holder: Holder | None, *, qualified: bool = False
+) -> str | None:
     if dimension is UsageDimension.CLUSTER:
         return cluster
     if dimension is UsageDimension.MODEL:
         return unit.model
-    return None if holder is None else holder_value(dimension, holder)
+    return None if holder is None else holder_value(dimension, holder, qualified=qualified)
 
 
 def _unit_segments(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.fleet.attribution.bindings import validity
-from gpufleet.fleet.attribution.holder_targets import HolderName, holder_names, names_holder, target_name
+from gpufleet.fleet.attribution.holder_targets import holder_names, names_holder, target_name
 from gpufleet.fleet.attribution.holding_intervals import SPLIT, held_until, is_exclusive
 from gpufleet.fleet.attribution.reported import is_certain
 from gpufleet.fleet.usage.units import Place
@@ -31,7 +31,7 @@ from gpufleet.model.view import ViewKind
 _KINDS = frozenset(kind.value for kind in ViewKind)
 
 HolderKey = tuple[HolderKind, str]
-"""Kind and id of a holder in a cluster."""
+"""Kind and id of a holder in a cluster; `SLURM_CLUSTER/ID` of a job of a known SLURM cluster."""
 
 
 class HolderShare(NamedTuple):
@@ -71,15 +71,15 @@ class TargetIndex:
     """Allocations of pods and jobs of a cluster, by the holders that their targets mean."""
 
     def __init__(self, allocations: Iterable[Allocation]) -> None:
-        self._by_name: dict[HolderName, list[Allocation]] = {}
+        self._by_name: dict[HolderKey, list[Allocation]] = {}
         for one in allocations:
             name = target_name(one.spec)
             if name is not None:
-                self._by_name.setdefault(name._replace(part=None), []).append(one)
+                self._by_name.setdefault((name.kind, name.id), []).append(one)
 
     def naming(self, holder: Holder) -> list[Allocation]:
         """Return the allocations that name a holder."""
-        names = [name._replace(part=None) for name in holder_names(holder)]
+        names = dict.fromkeys((name.kind, name.id) for name in holder_names(holder))
         found = {one.id: one for name in names for one in self._by_name.get(name, ())}
         return [one for one in found.values() if names_holder(one.spec, holder)]
 
@@ -107,16 +107,36 @@ class WorkloadShare(msgspec.Struct, frozen=True, kw_only=True):
 
 def holder_key(holder: Holder) -> HolderKey:
     """Return the key of a holder."""
-    return holder.kind, holder.id
+    return holder.kind, f"{holder.slurm_cluster}/{holder.id}" if holder.slurm_cluster else holder.id
 
 
 def by_place(stored: Iterable[StoredHolding]) -> dict[Place, list[StoredHolding]]:
-    """Return the holdings of each device, by machine and view; those of unknown kinds of views are left out."""
+    """Return the holdings of each device, by machine and view; those of unknown kinds of views are left out.
+
+    A job without SLURM cluster has that of the job with its id on the same device: an import reports none.
+    """
     found: dict[Place, list[StoredHolding]] = {}
     for one in stored:
         if one.holding.view.partition("/")[0] in _KINDS:
             found.setdefault((one.machine, one.holding.view), []).append(one)
-    return found
+    return {place: _with_slurm_clusters(own) for place, own in found.items()}
+
+
+def _with_slurm_clusters(stored: list[StoredHolding]) -> list[StoredHolding]:
+    clusters: dict[str, set[str]] = {}
+    for one in stored:
+        if one.holding.holder.slurm_cluster:
+            clusters.setdefault(one.holding.holder.id, set()).add(one.holding.holder.slurm_cluster)
+    return [_with_slurm_cluster(one, clusters) for one in stored] if clusters else stored
+
+
+def _with_slurm_cluster(stored: StoredHolding, clusters: Mapping[str, Collection[str]]) -> StoredHolding:
+    holding, holder = stored.holding, stored.holding.holder
+    own = clusters.get(holder.id, ())
+    if holder.kind is not HolderKind.JOB or holder.slurm_cluster or len(own) != 1:
+        return stored
+    holder = msgspec.structs.replace(holder, slurm_cluster=next(iter(own)))
+    return msgspec.structs.replace(stored, holding=msgspec.structs.replace(holding, holder=holder))
 
 
 def share_intervals(stored: Sequence[StoredHolding], now: int, start: int, end: int) -> list[ShareInterval]:

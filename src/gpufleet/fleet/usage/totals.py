@@ -6,27 +6,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.segments import HeldPart, Segment, UnitInterval, UnitKey
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.usage import DeviceUsage, EnergySource, Price, UsageDimension, UsageRow
-from gpufleet.model.time import to_ns
-
-
-class Prices(msgspec.Struct, frozen=True):
-    """Prices of GPUs; `currency` is None if not configured."""
-
-    currency: str | None = None
-    prices: tuple[Price, ...] = ()
-
-
-def price_of(model: str | None, at: int, prices: Sequence[Price]) -> float | None:
-    """Return the price of a GPU-hour at an instant, nanoseconds since 1970; None if no price is in force."""
-    mine = [one for one in prices if model is not None and one.model.casefold() == model.casefold()]
-    valid = [one for one in mine if to_ns(one.valid_from) <= at]
-    return max(valid, key=lambda one: one.valid_from).per_gpu_hour if valid else None
-
+from gpufleet.model.api.usage import DeviceUsage, EnergySource, UsageDimension, UsageRow
 
 JOULES_PER_KWH = 3_600_000
 
@@ -83,7 +68,7 @@ def usage_rows(
     allocations: Mapping[str, Allocation],
     shown: frozenset[str],
     by: Sequence[UsageDimension],
-    prices: Sequence[Price],
+    prices: PriceTable,
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
     """Return a row per group, and the total. In each, a unit counts once, however many allocations held it.
 
@@ -94,7 +79,7 @@ def usage_rows(
         allocations: by id.
         shown: allocations that the answer is about.
         by: dimensions of the groups.
-        prices: in any order; may be empty.
+        prices: the prices; may be empty.
     """
     sums: dict[Group, UsageTotal] = {}
     total = UsageTotal()
@@ -155,7 +140,7 @@ def _value(dimension: UsageDimension, allocation: Allocation, unit: PhysicalUnit
 
 
 def add_usage(
-    into: UsageTotal, one: MeasuredSegment[Part], share: GroupShare, prices: Sequence[Price], *, is_known: bool = True
+    into: UsageTotal, one: MeasuredSegment[Part], share: GroupShare, prices: PriceTable, *, is_known: bool = True
 ) -> None:
     """Add a group's share of a segment; `is_known` is whether the activity of the parts that it had may be counted."""
     unit, seconds = one.unit, one.segment.seconds
@@ -174,7 +159,7 @@ def add_usage(
         if source is not None:
             into.joules[source] = into.joules.get(source, 0.0) + joules
             into.energy_known += known
-    price = price_of(unit.model, one.segment.start, prices)
+    price = prices.find(unit, one.segment.start)
     if price is None:
         into.without_price.add(unit.model or "a device of unknown model")
     else:
@@ -221,7 +206,7 @@ def energy(usage: DeviceUsage) -> tuple[EnergySource | None, float, float]:
 def usage_row(
     group: Mapping[UsageDimension, str | None],
     one: UsageTotal,
-    prices: Sequence[Price],
+    prices: PriceTable,
     holder_absent: Reason | None = None,
 ) -> UsageRow:
     """Return the row of a group; `holder_absent` is why it has no holder."""

@@ -41,6 +41,7 @@ class PhysicalUnit(msgspec.Struct):
         views: its views on all sides.
         model: as the driver names it, or None.
         parts: its MIG devices, by UUID or key.
+        instance_type, region: of its machine, as known now; None if unknown.
     """
 
     cluster: str
@@ -48,6 +49,8 @@ class PhysicalUnit(msgspec.Struct):
     views: tuple[Place, ...]
     model: str | None
     parts: dict[str, UnitPart]
+    instance_type: str | None = None
+    region: str | None = None
 
 
 class PhysicalUnits:

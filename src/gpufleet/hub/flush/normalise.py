@@ -308,7 +308,7 @@ class _BatchCleaner:
             return block
         keep = [at <= self.latest for at in block.measured_at]
         self.future_rows += keep.count(False)
-        return _filter_rows(block, keep)
+        return filter_rows(block, keep)
 
     def _drop_repeated(self, block: _Block, shared: tuple[str, ...], labels: Sequence[list[str]] = ()) -> _Block:
         """Return the block without rows that repeat the machine, view, instant and labels of an earlier row."""
@@ -324,7 +324,7 @@ class _BatchCleaner:
             keep.append(place not in taken)
             taken.add(place)
         self.repeated_rows += keep.count(False)
-        return _filter_rows(block, keep)
+        return filter_rows(block, keep)
 
     def _kinds(self, views: Sequence[int]) -> set[Subject]:
         return set(map(self._subject, set(views)))
@@ -393,7 +393,7 @@ def _first_positions(names: Sequence[Hashable]) -> list[int] | None:
     return [first.setdefault(name, position) for position, name in enumerate(names)]
 
 
-def _filter_rows(block: _Block, keep: Sequence[bool]) -> _Block:
+def filter_rows(block: _Block, keep: Sequence[bool]) -> _Block:
     """Return the block with only the rows to keep."""
     rows = ("machine", "view", "measured_at", "driver_session", "absence")
     fewer = {name: list(compress(getattr(block, name), keep)) for name in rows}

@@ -17,6 +17,8 @@ import msgspec
 
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.batch.size import cluster_part_cells
+from gpufleet.fleet.identity import has_name_only
+from gpufleet.hub.flush.names import without_earlier_rows
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.screening import SuspectColumns, screen
@@ -228,13 +230,21 @@ class StoreWriter:
             if place in named:
                 match = self._registry.match_named(batch.cluster, batch.sender, machine, at, now)
             else:
-                match = self._registry.match(batch.cluster, batch.sender, machine, at, now)
+                match = self._registry.match(batch.cluster, batch.sender, machine, at, now, batch.sent_at)
             ids.append(match.id)
         return tuple(ids)
 
+    def _named_since(self, batch: WireBatch, ids: Sequence[str]) -> dict[int, int]:
+        """Return the position of machines that are known by name only to the time since which they have the name."""
+        machines = enumerate(zip(batch.machines, ids, strict=True))
+        found = {place: self._registry.named_since(id_) for place, (one, id_) in machines if has_name_only(one)}
+        return {place: since for place, since in found.items() if since}
+
     def _item(self, read: _DecodedRecord, ids: tuple[str, ...], suspects: Sequence[SuspectColumns] | None) -> FlushItem:
-        record = read.record
-        normalised = normalise(read.batch, record.came_at, suspects)
+        record, batch, earlier = read.record, read.batch, 0
+        if since := self._named_since(batch, ids):
+            batch, earlier = without_earlier_rows(batch, since)
+        normalised = normalise(batch, record.came_at, suspects)
         if self._failures == 0:  # count once, not on each retry
             for name, count in normalised.unknown_metrics.items():
                 count_bounded(self._counters.unknown_metrics, name, count)
@@ -242,6 +252,7 @@ class StoreWriter:
                 count_bounded(self._counters.invalid_values, name, count)
             self._counters.future_rows += normalised.future_rows
             self._counters.repeated_rows += normalised.repeated_rows
+            self._counters.earlier_name_rows += earlier
             self._counters.dropped_objects += normalised.dropped_objects
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)

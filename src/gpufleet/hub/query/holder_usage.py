@@ -6,15 +6,16 @@ import msgspec
 
 from gpufleet.fleet.readings import device_views
 from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows
-from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, bounded_residences, last_reported
+from gpufleet.fleet.usage.prices import PriceTable
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
-from gpufleet.fleet.usage.totals import Prices
+from gpufleet.fleet.usage.stays import bounded_stays, is_left
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
-from gpufleet.hub.query.usage_inputs import check_interval, measured
+from gpufleet.hub.query.usage_inputs import check_interval, measured, place_units
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder
@@ -55,7 +56,9 @@ class _Inventory(msgspec.Struct, frozen=True):
 class HolderUsageCalculator:
     """Computes usage by holder from holdings and the inventory."""
 
-    def __init__(self, *, registry: Registry, store: Store, joins: ClusterJoins, prices: Prices, clock: Clock) -> None:
+    def __init__(
+        self, *, registry: Registry, store: Store, joins: ClusterJoins, prices: PriceTable, clock: Clock
+    ) -> None:
         self._registry = registry
         self._store = store
         self._joins = joins
@@ -93,8 +96,8 @@ class HolderUsageCalculator:
                 id_, part = found.units.held_at(place)
                 placed += [PlacedShares((name, id_), part, one) for one in share_intervals(own, now, start, end)]
             units |= {(name, id_): unit for id_, unit in found.units.by_id.items()}
-        prices = self._prices.prices
-        segments = cut_holder_segments(presence, placed, units, [to_ns(price.valid_from) for price in prices])
+        prices = self._prices
+        segments = cut_holder_segments(presence, placed, units, prices.boundaries)
         known = measured(self._store, segments, units, _devices)
         rows, total = holder_rows(known, _newest_holders(stored), by, prices)
         if len(rows) > MAX_ROWS:
@@ -104,7 +107,7 @@ class HolderUsageCalculator:
             start=to_datetime(start),
             end=to_datetime(end),
             group_by=tuple(by),
-            currency=self._prices.currency if prices else None,
+            currency=self._prices.currency,
             rows=rows,
             total=total,
             unresolved=(),
@@ -136,13 +139,15 @@ class HolderUsageCalculator:
                         last[place] = max(last.get(place, 0), one.received_at)
                 stored[machine] = tuple(_described(samples))
         slots = self._store.slots(cluster, sorted(by_id))
-        residences = {place: one for own in reported.values() for place, one in bounded_residences(slots, own).items()}
-        left = [place for place, residence in residences.items() if residence.end < UNBOUNDED]
+        bounded = {place: one for own in reported.values() for place, one in bounded_stays(slots, own).items()}
+        left = [place for place, stays in bounded.items() if is_left(stays)]
         guests: dict[str, list[str]] = {}
         for record in records:
             if record.hypervisor_id is not None:
                 guests.setdefault(record.hypervisor_id, []).append(record.id)
         units = PhysicalUnits(cluster, stored, left, guests)
+        if self._prices.needs_placement:
+            place_units(units.by_id.values(), by_id, self._joins)
         first: dict[Place, int] = {}
         for slot in slots:
             first[slot.machine, slot.view] = min(slot.first, first.get((slot.machine, slot.view), slot.first))

@@ -9,10 +9,9 @@ from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.residence import (
-    UNBOUNDED,
-    Residence,
-    bounded_residences,
+    Interval,
     gaps,
     last_reported,
     possibly_moved,
@@ -27,7 +26,8 @@ from gpufleet.fleet.usage.segments import (
     device_intervals,
 )
 from gpufleet.fleet.usage.shares import TargetIndex, WorkloadShare, workload_shares
-from gpufleet.fleet.usage.totals import Prices, usage_rows
+from gpufleet.fleet.usage.stays import bounded_stays, clipped, is_left
+from gpufleet.fleet.usage.totals import usage_rows
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.events import is_active_within
@@ -35,9 +35,10 @@ from gpufleet.hub.query.executors import BoundedExecutor
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
-from gpufleet.hub.query.holding_reads import machine_queries, read_holdings, target_queries
+from gpufleet.hub.query.holding_reads import ambiguous_jobs, machine_queries, read_holdings, target_queries
+from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.targets import MachineLookup
-from gpufleet.hub.query.usage_inputs import check_interval, measured
+from gpufleet.hub.query.usage_inputs import PastReports, check_interval, measured, place_units
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import MachineRecord
@@ -76,11 +77,15 @@ EXCLUDED = "no source confirms its holding, or another holder is certain: that t
 
 
 class _WorkloadHoldings(NamedTuple):
-    """Shares and holdings of pods and jobs by allocation, and the machines that report them."""
+    """Shares and holdings of pods and jobs by allocation, and the machines that report them.
+
+    `ambiguous` has the allocations whose job ids several SLURM clusters use: they have no shares.
+    """
 
     shares: Mapping[str, Sequence[WorkloadShare]]
     stored: Mapping[str, Sequence[StoredHolding]]
     machines: frozenset[str]
+    ambiguous: frozenset[str] = frozenset()
 
 
 class UsageCalculator:
@@ -92,11 +97,13 @@ class UsageCalculator:
         registry: Registry,
         store: Store,
         lookup: MachineLookup,
+        joins: ClusterJoins,
         turns: GuestTurns,
-        prices: Prices,
+        prices: PriceTable,
         clock: Clock,
     ) -> None:
         self._turns = turns
+        self._joins = joins
         self._registry = registry
         self._store = store
         self._lookup = lookup
@@ -159,19 +166,20 @@ class UsageCalculator:
                 elif one.id in shown and (short or had.ambiguous or not had.units or had.uncertain is not None):
                     detail = had.detail or (SHORT if short else NONE_KNOWN)
                     missing = max(short, had.uncertain or 0)
+                    if tenant is not None:
+                        detail = without_machine_ids(detail)
                     unresolved.append(
                         UnresolvedAllocation(allocation=one.id, devices=missing, reason=had.reason, detail=detail)
                     )
-        prices = self._prices.prices
-        cuts = [to_ns(price.valid_from) for price in prices]
-        relevant = [one for one in cut_segments(holdings, every, cuts) if not shown.isdisjoint(one.parts)]
+        prices = self._prices
+        relevant = [one for one in cut_segments(holdings, every, prices.boundaries) if not shown.isdisjoint(one.parts)]
         known = measured(self._store, relevant, units, _devices)
         groups, total = usage_rows(known, every, shown, by, prices)
         return UsageAnswer(
             start=to_datetime(start),
             end=to_datetime(end),
             group_by=tuple(by),
-            currency=self._prices.currency if prices else None,
+            currency=self._prices.currency,
             rows=groups,
             total=total,
             unresolved=tuple(sorted(unresolved, key=lambda one: one.allocation)),
@@ -199,27 +207,43 @@ class UsageCalculator:
         held = self._held(cluster, mine, shown, machines, start, end)
         machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        residences: dict[Place, Residence] = {}
-        for side in (Side.HOST, Side.GUEST):
-            reported = last_reported(stored, side)
-            changed = {*possibly_moved(reported), *possibly_replaced(stored, reported)}
-            slots = self._store.slots(cluster, sorted(changed)) if changed else ()
-            residences |= bounded_residences(slots, reported)
-        left = [place for place, residence in residences.items() if residence.end < UNBOUNDED]
+        stays = self._stays(cluster, stored)
+        left = [place for place, own in stays.items() if is_left(own)]
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
+        if self._prices.needs_placement:
+            place_units(units.by_id.values(), machines, self._joins)
         placed = {}
         for one in mine:
             if one.spec.kind in WORKLOAD_KINDS:
                 placed[one.id] = self._of_workload(one, held, units)
             elif one.id in inside:
-                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, residences, start, end)
+                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, stays, start, end)
             elif bound[one.id]:
                 placed[one.id] = AllocatedUnits(
-                    tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, residences))
+                    tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, stays))
                 )
             else:
                 placed[one.id] = self._unresolved(one)
         return units.by_id, placed
+
+    def _stays(self, cluster: str, stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, tuple[Interval, ...]]:
+        """Return the bounded stays of the GPUs of machines, given their newest samples.
+
+        A GPU also leaves for a machine without an allocation. So the past does not depend on which allocations are
+        in the query.
+        """
+        own = last_reported(stored)
+        shared = self._store.shared_gpus(cluster) if own else {}
+        others = {id_ for _, view in own for id_ in shared.get(view, ())} - set(stored)
+        every = {**stored, **self._store.latest_of(cluster, sorted(others))} if others else stored
+        stays: dict[Place, tuple[Interval, ...]] = {}
+        for side in (Side.HOST, Side.GUEST):
+            reported = last_reported(every, side)
+            changed = {*possibly_moved(reported), *possibly_replaced(every, reported)}
+            slots = self._store.slots(cluster, sorted(changed)) if changed else ()
+            reports = PastReports(self._store, cluster, side)
+            stays |= bounded_stays(slots, reported, reports.any_within)
+        return stays
 
     def _held(
         self,
@@ -255,8 +279,10 @@ class UsageCalculator:
         for one in every:
             for allocation in index.naming(one.holding.holder):
                 by_id[allocation.id].append(one)
-        shares = workload_shares(own, every, now, start, end)
-        return _WorkloadHoldings(shares, by_id, frozenset(one.machine for own in by_id.values() for one in own))
+        ambiguous = ambiguous_jobs(self._store, cluster, own)
+        shares = workload_shares([one for one in own if one.id not in ambiguous], every, now, start, end)
+        reporters = frozenset(one.machine for own in by_id.values() for one in own)
+        return _WorkloadHoldings(shares, by_id, reporters, ambiguous)
 
     def _of_workload(self, allocation: Allocation, held: _WorkloadHoldings, units: PhysicalUnits) -> AllocatedUnits:
         """Return the units of a pod or job."""
@@ -284,7 +310,10 @@ class UsageCalculator:
             return AllocatedUnits(tuple(own))
         stored = held.stored.get(allocation.id, ())
         any_holder = bool(stored) or self._lookup.has_holders(allocation.spec.target.cluster)
-        why = workloads.not_held_reason(allocation, stored, self._clock.now_ns(), any_holder=any_holder)
+        ambiguous = allocation.id in held.ambiguous
+        why = workloads.not_held_reason(
+            allocation, stored, self._clock.now_ns(), any_holder=any_holder, is_ambiguous=ambiguous
+        )
         return AllocatedUnits((), *why)
 
     def _unresolved(self, allocation: Allocation) -> AllocatedUnits:
@@ -314,7 +343,7 @@ class UsageCalculator:
         nodes: Sequence[MachineRecord],
         stored: dict[str, tuple[StoredSample, ...]],
         units: PhysicalUnits,
-        residences: Mapping[Place, Residence],
+        stays: Mapping[Place, Sequence[Interval]],
         start: int,
         end: int,
     ) -> AllocatedUnits:
@@ -337,7 +366,7 @@ class UsageCalculator:
         for id_, intervals in found.turns.items():
             for since, until in intervals:
                 turn = BoundInterval(id_, None, since, until)
-                own += [unit for unit in _allocated(turn, units, residences) if unit.start < unit.end]
+                own += [unit for unit in _allocated(turn, units, stays) if unit.start < unit.end]
         seen = {(unit.id, unit.part.name) for unit in own}
         instances = [(id_, HeldPart(part)) for id_, part in units.at(places) if (id_, part) not in seen]
         if not found.ambiguous:
@@ -354,14 +383,16 @@ class UsageCalculator:
 
 
 def _allocated(
-    interval: BoundInterval, units: PhysicalUnits, residences: Mapping[Place, Residence]
+    interval: BoundInterval, units: PhysicalUnits, stays: Mapping[Place, Sequence[Interval]]
 ) -> Iterator[AllocatedUnit]:
     """Yield the units of a machine in an interval; a GPU that came or left in it counts only while it was there."""
     devices = interval.devices
     places = [] if devices is None else [(interval.machine, key) for key in sorted(devices)]
     for id_, part in units.whole(interval.machine) if devices is None else units.at(places):
-        residence = _residence(units.by_id[id_], interval.machine, residences) or Residence()
-        yield AllocatedUnit(id_, HeldPart(part), *residence.within(interval.start, interval.end))
+        own = _stays_in(units.by_id[id_], interval.machine, stays)
+        parts = [(interval.start, interval.end)] if own is None else clipped(own, interval.start, interval.end)
+        for start, end in parts:
+            yield AllocatedUnit(id_, HeldPart(part), start, end)
 
 
 def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
@@ -381,9 +412,9 @@ def _has_no_ratio(unit: PhysicalUnit, part: HeldPart) -> bool:
     return part.name != WHOLE and unit.parts[part.name].ratio is None
 
 
-def _residence(unit: PhysicalUnit, machine: str, residences: Mapping[Place, Residence]) -> Residence | None:
-    """Return the bounded residence of a GPU in a machine, if there is one."""
-    return next((residences[place] for place in unit.views if place[0] == machine and place in residences), None)
+def _stays_in(unit: PhysicalUnit, machine: str, stays: Mapping[Place, Sequence[Interval]]) -> Sequence[Interval] | None:
+    """Return the stays of a GPU in a machine, or None if it was always there."""
+    return next((stays[place] for place in unit.views if place[0] == machine and place in stays), None)
 
 
 def _ns(allocation: Allocation, start: int) -> int:
@@ -412,12 +443,12 @@ class UsageQueries:
         joins: ClusterJoins,
         turns: GuestTurns,
         threads: Executor,
-        prices: Prices,
+        prices: PriceTable,
         clock: Clock,
         bind_pending: Callable[[], Awaitable[None]],
     ) -> None:
         self._calculator = UsageCalculator(
-            registry=registry, store=store, lookup=lookup, turns=turns, prices=prices, clock=clock
+            registry=registry, store=store, lookup=lookup, joins=joins, turns=turns, prices=prices, clock=clock
         )
         self._by_holder = HolderUsageCalculator(registry=registry, store=store, joins=joins, prices=prices, clock=clock)
         self._bind_pending = bind_pending

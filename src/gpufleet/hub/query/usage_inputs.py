@@ -6,13 +6,75 @@ from typing import TypeVar
 
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
-from gpufleet.fleet.usage.units import PhysicalUnit
+from gpufleet.fleet.usage.units import PhysicalUnit, Place
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
-from gpufleet.ports.store import Store
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.reading import Provenance
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side
+from gpufleet.ports.store import HistoryStore, Store
 
 MAX_SPAN_NS = 1100 * 86_400 * 10**9
 """Maximum interval of a query."""
+
+
+_HOUR_NS = 3600 * NANOS
+_READINGS = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
+_SOURCES = {
+    Side.HOST: (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED),
+    Side.GUEST: (Provenance.SLICE_GUEST,),
+}
+
+
+class PastReports:
+    """Looks up whether a machine of a cluster reported values of a GPU, on one side, in an interval."""
+
+    def __init__(self, store: HistoryStore, cluster: str, side: Side) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._sources = _SOURCES[side]
+
+    def any_within(self, place: Place, start: int, end: int) -> bool:
+        """Return whether there is a report in the whole hours of an interval; nanoseconds since 1970.
+
+        Parts of hours are left out, since only hours are kept of times long ago: the result does not change then.
+        """
+        first, last = -(-start // _HOUR_NS) * _HOUR_NS, end // _HOUR_NS * _HOUR_NS
+        if first >= last:
+            return False
+        machine, view = place
+        return any(
+            (view, name) in found.points
+            for source in self._sources
+            for found in [
+                self._store.series(self._cluster, machine, _READINGS, first, last, last - first, source, {view})
+            ]
+            for name in _READINGS
+        )
+
+
+def place_units(units: Iterable[PhysicalUnit], machines: Mapping[str, MachineRecord], joins: ClusterJoins) -> None:
+    """Set instance type and region of units: as their machines report them, or the labels of their Kubernetes nodes.
+
+    Args:
+        units: units of a cluster. Those with views on a host and in its guest have the place of the host.
+        machines: machines of the cluster by id.
+        joins: finds the Kubernetes nodes.
+    """
+    nodes = joins.nodes(list(machines.values()))
+    places: dict[str, tuple[bool, str | None, str | None]] = {}
+    for id_, record in machines.items():
+        own, node = record.machine, nodes[id_][0].node if id_ in nodes else None
+        type_ = own.instance_type or (node.instance_type if node is not None else "") or None
+        region = own.region or (node.region if node is not None else "") or None
+        places[id_] = own.kind is MachineKind.GUEST, type_, region
+    for unit in units:
+        for _, type_, region in sorted([places[machine] for machine, _ in unit.views if machine in places], key=str):
+            unit.instance_type = unit.instance_type or type_
+            unit.region = unit.region or region
 
 
 def check_interval(start: int, end: int) -> None:

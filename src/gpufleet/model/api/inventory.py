@@ -5,6 +5,11 @@ import enum
 
 import msgspec
 
+from gpufleet.model.time import NANOS
+
+RETURN_GAP_NS = 1800 * NANOS
+"""Pause in the reports of a view after which it counts as a return: three times the longest interval of a lane."""
+
 
 class ChangeKind(enum.StrEnum):
     """Kind of inventory change."""
@@ -117,6 +122,8 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
         first: when the view was first reported there; nanoseconds since 1970, by the machine's clock.
         newest: when it was first reported there again after it was elsewhere in the machine; same clock.
         last_seen: nanoseconds since 1970 by the hub's clock when the machine last reported the view; 0 if not kept.
+        begun: when the view was first reported there, or again after it was elsewhere or not reported for
+            `RETURN_GAP_NS`, or with other texts; ascending, same clock.
     """
 
     cluster: str
@@ -126,6 +133,7 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     newest: int
     last_seen: int
+    begun: tuple[int, ...]
 
 
 class ChangeQuery(msgspec.Struct, frozen=True, kw_only=True):

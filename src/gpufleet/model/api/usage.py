@@ -91,12 +91,19 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         model: as the driver names it, such as `NVIDIA H200`; case is ignored.
         per_gpu_hour: in the hub's currency.
-        valid_from: start; the price holds until the next one of the same model.
+        valid_from: start; the price holds until its end, or until the next one of the same GPUs.
+        valid_to: end; None until the next one.
+        instance_type, region: only GPUs of such machines; None for any.
+        commitment: only GPUs of clusters that are paid by it; None for any.
     """
 
     model: str
     per_gpu_hour: float
     valid_from: dt.datetime
+    valid_to: dt.datetime | None = None
+    instance_type: str | None = None
+    region: str | None = None
+    commitment: str | None = None
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):

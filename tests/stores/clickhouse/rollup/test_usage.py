@@ -5,7 +5,7 @@ import pytest
 
 from gpufleet.model.api.usage import DeviceInterval
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Sample, Value
+from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.retention import UNLIMITED, UNLIMITED_DAYS, Resolution, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -137,6 +137,47 @@ def test_earlier_xids_are_left_out_of_windows(store: ClickHouseStore, cluster: s
         assert found.resolution is not Resolution.RAW
         points = found.points[GPU.key, "gpu_last_xid"]
         assert (points[0], {code for _, code in points}) == (((T0 + first) * NANOS, 79), {79})
+
+
+def test_imported_xids_are_left_out_of_windows_until_they_change(store: ClickHouseStore, cluster: str) -> None:
+    """An XID whose time is not known, and another one in the middle of the seventh hour."""
+    samples = []
+    for at in range(0, 12 * HOUR, 600):
+        values: dict[str, Value] = {"gpu_last_xid": 31 if at < 6 * HOUR + 1800 else 79}
+        one = Sample(
+            view=GPU, reader="dcgm-exporter", lane=Lane.EVENT, measured_at=(T0 + at) * NANOS, values={**values}
+        )
+        samples.append(msgspec.structs.replace(one, provenance=Provenance.IMPORTED))
+    store.write([accept(cluster, "m", samples)], f"{cluster}-xids")
+    roll(store)
+    span = T0 * NANOS, (T0 + 12 * HOUR) * NANOS
+    for step, first in ((HOUR, 7 * HOUR), (300, 6 * HOUR + 1800)):
+        window = *span, step * NANOS, Provenance.IMPORTED
+        found = store.series(cluster, "m", ["gpu_last_xid"], *window, xids_since=T0 * NANOS)
+        assert found.resolution is not Resolution.RAW
+        points = found.points[GPU.key, "gpu_last_xid"]
+        assert (points[0], {code for _, code in points}) == (((T0 + first) * NANOS, 79), {79})
+
+
+def test_xid_counts_of_an_earlier_watch_are_left_out_of_windows(store: ClickHouseStore, cluster: str) -> None:
+    """The count began before the interval, and again after six hours."""
+    samples = []
+    for at in range(0, 12 * HOUR, 600):
+        count, since = (5, -100) if at < 6 * HOUR else (1, 6 * HOUR)
+        values: dict[str, Value] = {
+            "gpu_xid_events_total": count,
+            "gpu_xid_watched_since_timestamp_seconds": float(T0 + since),
+        }
+        samples.append(
+            Sample(view=GPU, reader="events", lane=Lane.EVENT, measured_at=(T0 + at) * NANOS, values={**values})
+        )
+    store.write([accept(cluster, "m", samples)], f"{cluster}-xids")
+    roll(store)
+    window = T0 * NANOS, (T0 + 12 * HOUR) * NANOS, HOUR * NANOS
+    found = store.series(cluster, "m", ["gpu_xid_events_total"], *window, xids_since=T0 * NANOS)
+    assert found.resolution is Resolution.HOUR
+    expected = [((T0 + hour * HOUR) * NANOS, 1) for hour in range(6, 12)]
+    assert found.points[GPU.key, "gpu_xid_events_total"] == expected
 
 
 def test_step_has_the_newest_xid_and_never_a_mean(store: ClickHouseStore, cluster: str) -> None:

@@ -7,12 +7,17 @@ from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, Store
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import INDEX_KEY_PREFIX, REPORT_WINDOW_SECONDS
 
-_SLOTS = """
-SELECT machine, view, text, min(toUnixTimestamp64Nano(since)), max(toUnixTimestamp64Nano(since)) FROM info
-WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND metric = 'gpu_pci_address'
-    AND ({view:String} = '' OR view = {view:String}) AND ({address:String} = '' OR text = {address:String})
+MAX_BEGUN = 1000
+"""Maximum number of times at which a view was first reported in a slot, besides the first and the newest one."""
+
+_SLOTS = f"""
+SELECT machine, view, text, arraySort(arrayDistinct(arrayConcat(
+    [min(toUnixTimestamp64Nano(since)), max(toUnixTimestamp64Nano(since))],
+    groupUniqArray({MAX_BEGUN})(toUnixTimestamp64Nano(since))))) FROM info
+WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}} AND metric = 'gpu_pci_address'
+    AND ({{view:String}} = '' OR view = {{view:String}}) AND ({{address:String}} = '' OR text = {{address:String}})
 GROUP BY machine, view, text ORDER BY machine, view, text
-"""
+"""  # noqa: S608 - a constant; values are bound as parameters
 
 _SEEN = """
 SELECT machine, view, max(toUnixTimestamp64Nano(received_at)) FROM latest
@@ -100,11 +105,12 @@ def fetch_slots(
             machine=machine,
             view=key,
             address=text,
-            first=first,
-            newest=newest,
+            first=begun[0],
+            newest=begun[-1],
             last_seen=seen.get((machine, key), 0),
+            begun=tuple(begun),
         )
-        for machine, key, text, first, newest in rows
+        for machine, key, text, begun in rows
     )
 
 

@@ -153,7 +153,7 @@ ROWS_PER_QUERY = 2_000
 """Pairs of a part and a subject per query: a server accepts 128 KiB per parameter."""
 
 HOURS_PER_QUERY = 24
-"""Hours whose parts are in one query: those of a day, since a day is a partition of the samples."""
+"""Maximum number of hours per query: a day, because samples are partitioned by day."""
 
 
 class IntervalPart(msgspec.Struct, frozen=True):
@@ -262,7 +262,7 @@ def _chunks(
 
 
 def _joined_hours(parts: Mapping[int, list[IntervalPart]]) -> Iterator[list[IntervalPart]]:
-    """Yield the parts of hours, with those of a day joined as far as they fit in a query."""
+    """Yield the parts of hours. Parts of the same day are joined up to the size of a query."""
     found: list[IntervalPart] = []
     first = 0
     for hour in sorted(parts):
@@ -332,10 +332,10 @@ def _card(view: str) -> str:
 
 
 def add_cards(found: Sequence[tuple[str, Sequence[float]]], length: float) -> list[float]:
-    """Return the usage of a device whose cards replaced one another: the sum of what is known of each.
+    """Return the usage of a device whose cards replaced one another: the sum of the known usage of each.
 
-    Cards that together are known for longer than the interval were there at the same time, and so was a view without
-    UUID. Then the one that is known longest counts. Use, power and energy are judged separately.
+    Cards that together are known for longer than the interval were present at the same time, and so was a view without
+    UUID. Then only the card with the longest known time counts. Use, power and energy are judged separately.
 
     Args:
         found: card (a UUID, or empty) and its sums.

@@ -1,0 +1,127 @@
+"""Stays: intervals in which a GPU was in a machine, from the times at which machines began to report it. Pure.
+
+- A GPU belongs to the machine that began to report it last, from that time on. Before all reports it belongs to the
+  first machine.
+- A machine that continues to report a GPU after another one began keeps it: usage then counts for both. If it also
+  outlives the other one, the GPU is with the other one until the last report there.
+- A GPU that came into the slot of another one has been there since. The other one was there until then, unless its
+  machine continued to report it.
+
+A machine begins to report a GPU again after a pause of `RETURN_GAP_NS`. The store keeps these times as long as its
+history of slots, so that a return does not change what is past.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
+from gpufleet.fleet.usage.units import Place
+from gpufleet.model.api.inventory import RETURN_GAP_NS, StoredSlot
+
+Reported = Callable[[Place, int, int], bool]
+"""Returns whether a machine reported a GPU within an interval, nanoseconds since 1970."""
+
+
+def never_reported(place: Place, start: int, end: int) -> bool:
+    """Return that a GPU was not reported: a machine that reports it again did not have it in between."""
+    return False
+
+
+def bounded_stays(
+    slots: Iterable[StoredSlot], last: Mapping[Place, int], was_reported: Reported = never_reported
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return the stays of GPUs that were not always in their machine. All others have been there always.
+
+    Args:
+        slots: slots in which the machines' GPUs were reported.
+        last: last report of a GPU by a machine.
+        was_reported: queried for a machine that began to report a GPU again after another one had.
+    """
+    seen: dict[Place, list[tuple[int, str]]] = defaultdict(list)
+    for one in slots:
+        if (one.machine, one.view) in last:
+            seen[one.machine, one.view] += [(at, one.address) for at in one.begun]
+    for times in seen.values():
+        times.sort()
+    by_view: dict[str, list[Place]] = defaultdict(list)
+    for place in seen:
+        by_view[place[1]].append(place)
+    found: dict[Place, list[Interval]] = {}
+    for places in by_view.values():
+        if len(places) > 1:
+            found |= _turns({place: seen[place] for place in places}, last, was_reported)
+    for place, since in _displaced(seen, found, last, was_reported):
+        found[place] = _without(found.get(place, [(0, UNBOUNDED)]), *since)
+    return {place: tuple(stays) for place, stays in found.items()}
+
+
+def is_left(stays: Sequence[Interval]) -> bool:
+    """Return whether a GPU is not in the machine any more."""
+    return not stays or stays[-1][1] < UNBOUNDED
+
+
+def clipped(stays: Sequence[Interval], start: int, end: int) -> list[Interval]:
+    """Return the parts of stays within an interval; an empty one at its start if there are none."""
+    return [(max(a, start), min(b, end)) for a, b in stays if max(a, start) < min(b, end)] or [(start, start)]
+
+
+def _turns(
+    seen: Mapping[Place, Sequence[tuple[int, str]]], last: Mapping[Place, int], was_reported: Reported
+) -> dict[Place, list[Interval]]:
+    """Return the stays of one GPU in several machines."""
+    begun = sorted({(at, place) for place, times in seen.items() for at, _ in times})
+    turns = [one for before, one in pairwise([(0, ("", "")), *begun]) if before[1] != one[1]]
+    found: dict[Place, list[Interval]] = defaultdict(list)
+    stayed: list[Place] = []
+    for number, (at, place) in enumerate(turns):
+        start, end = at if number else 0, UNBOUNDED
+        if number + 1 < len(turns):
+            left = turns[number + 1][0]
+            again = next((back for back, other in turns[number + 1 :] if other == place), None)
+            if again is not None:
+                end = again if was_reported(place, left + MAX_CLOCK_SKEW_NS, again - RETURN_GAP_NS) else left
+            elif last[place] > left + MAX_CLOCK_SKEW_NS:
+                stayed.append(place)
+            else:
+                end = left
+        found[place].append((start, end))
+    newest = max((last[place] for place in stayed), default=0)
+    for place, stays in found.items():
+        if newest > last[place] + MAX_CLOCK_SKEW_NS:
+            found[place] = [(start, min(end, max(start, last[place]))) for start, end in stays]
+    return found
+
+
+def _displaced(
+    seen: Mapping[Place, Sequence[tuple[int, str]]],
+    found: Mapping[Place, Sequence[Interval]],
+    last: Mapping[Place, int],
+    was_reported: Reported,
+) -> Iterable[tuple[Place, Interval]]:
+    """Yield GPUs with an interval in which they were not in their machine, since another one was in their slot."""
+    arrivals: dict[tuple[str, str], list[tuple[int, Place]]] = defaultdict(list)
+    for place, times in seen.items():
+        for at, address in times:
+            arrivals[place[0], address].append((at, place))
+    occupied = {slot: sorted(came) for slot, came in arrivals.items() if len({place for _, place in came}) > 1}
+    for place, times in seen.items():
+        for (begun, address), (back, _) in pairwise([*times, (UNBOUNDED, "")]):
+            came = occupied.get((place[0], address), ())
+            at, other = next(((at, other) for at, other in came if begun < at < back and other != place), (0, place))
+            if not at:
+                continue
+            if back < UNBOUNDED:
+                is_gone = not was_reported(place, at, back - RETURN_GAP_NS)
+            else:
+                is_gone = last[place] <= at or (place in found and is_left(found[place]))
+            if is_gone:
+                yield place, (at, back)
+                if at == seen[other][0][0]:
+                    yield other, (0, at)
+
+
+def _without(stays: Iterable[Interval], start: int, end: int) -> list[Interval]:
+    """Return stays without an interval."""
+    parts = [part for a, b in stays for part in ((a, min(b, start)), (max(a, end), b))]
+    return [(a, b) for a, b in parts if a < b]
