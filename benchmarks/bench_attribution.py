@@ -1,6 +1,7 @@
 """Attribution of devices to holders on random placements, beside a guess by order.
 
-Method: simulated nodes with 8 GPUs (whole, time-sliced or MIG), one round each 10 s. In each round up to four holders
+Method: simulated nodes with 8 GPUs (whole, MIG, or shared by time slices, claims or MPS; for virtual machines whole or
+vGPUs), one round each 10 s. In each round up to four holders
 start, end, are requeued, or are recreated under their name on other devices. In 3 % of the rounds the kubelet, SLURM
 or libvirt begins to fail for up to 80 s. In 3 % the kubelet restarts and lists few pods for up to 200 s. In 5 % the
 MIG layout of a GPU changes, in 1 % the agent restarts, in 0.5 % the node reboots. Local users run processes in

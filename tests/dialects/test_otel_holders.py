@@ -81,6 +81,8 @@ def test_job_has_names_of_its_own_dialect() -> None:
     job = holding(JOB_HOLDER)
     otel = {"job.id": "12345", "job.name": "train", "job.user": "ann", "job.partition": "gpu"}
     assert holder_attributes(job) == otel
+    named = holding(msgspec.structs.replace(JOB_HOLDER, slurm_cluster="alpha"))
+    assert holder_attributes(named) == otel | {"gpufleet.slurm.cluster": "alpha"}
     assert holder_attributes(job, JOB) == {
         "job_id": "12345",
         "job_name": "train",

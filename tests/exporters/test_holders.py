@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.dcgm_exporter import WINDOW_MS, XID_COUNT
 from gpufleet.dialects.native import MEASURED
+from gpufleet.dialects.registry import DIALECTS
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.exporters.dcgm_exporter import ANY_XID, add_dcgm
 from gpufleet.exporters.exposition import MetricsPage, PageFormat, write_page
@@ -24,14 +25,21 @@ from gpufleet.exporters.holders import (
 from gpufleet.exporters.native import add_native
 from gpufleet.exporters.prometheus import GPU_INFO, NativePage, PrometheusExporter, device_labels
 from gpufleet.exporters.subjects import ABSENT
+from gpufleet.holders.kubelet.folders import NodeFolders, PodIdentities
+from gpufleet.holders.kubelet.mapping import map_pods
+from gpufleet.holders.kubelet.parse import parse_pods
+from gpufleet.holders.slurm.mapping import SlurmNodeGpus, claims_of
+from gpufleet.holders.slurm.records import GpuFiles, GresUse, JobRecord, ListedJob
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Subject
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding, HoldingVerdict, Share
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_ns
+from gpufleet.ports.holder import HolderClaim
 from gpufleet.runtime import run_to_end
 from tests.support.pages import shown
 from tests.support.passes import gpu
+from tests.support.pod_resources import encode_list
 from tests.support.snapshots import EXAMPLE_GUEST, example_snapshot, held_snapshot, holding
 
 STATS = AgentStats(started_at=0, lanes={})
@@ -81,6 +89,56 @@ def test_quotes_and_backslashes_of_a_pod_name_are_escaped() -> None:
     found = families(PrometheusExporter().render(held_snapshot()), HOLDER_INFO)
 
     assert labelled(found, pod='tr"ain\\0')
+
+
+HOSTILE = '\x1b[2J\u202e"} 1\nup 0\n\\' + "x" * 10_000
+
+
+def hostile_claims() -> list[HolderClaim]:
+    """Return claims of a pod and a job whose users chose every text, as the sources read them."""
+    container = {"name": HOSTILE, "devices": [{"resource_name": "nvidia.com/gpu", "device_ids": ["nvidia0"]}]}
+    pods = parse_pods(encode_list([{"namespace": HOSTILE, "name": HOSTILE, "containers": [container]}]))
+    listed = ListedJob(12, "12", HOSTILE, HOSTILE, HOSTILE)
+    job = JobRecord(
+        listed=listed,
+        array_job="",
+        array_task=HOSTILE,
+        het_job="",
+        het_offset="",
+        user=HOSTILE,
+        qos=HOSTILE,
+        partition=HOSTILE,
+        state="RUNNING",
+        started=1,
+        nodes=1,
+        gpus=1,
+        gres=(("n", (GresUse("gpu", "", 1, (0,)),)),),
+    )
+    gpus = SlurmNodeGpus(entries=(GpuFiles("", ("/dev/nvidia0",)),))
+    return [*map_pods(pods, PodIdentities(NodeFolders(), pods), {}), *claims_of(job, {"n": gpus})]
+
+
+@pytest.mark.parametrize("dialect", [one.name for one in DIALECTS])
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_hostile_names_are_bounded_and_escaped_on_every_page(dialect: str, openmetrics: bool) -> None:
+    for claim in hostile_claims():
+        own = msgspec.structs.replace(holding(claim.holder), container=claim.container)
+        holders = DeviceHolders(state=HolderState.HELD, holdings=(own,))
+        plain = example_snapshot()
+        devices = tuple(msgspec.structs.replace(one, holders=holders) for one in plain.devices)
+        page = shown(
+            AgentPages((dialect,), holder_labels=True),
+            msgspec.structs.replace(plain, devices=devices),
+            STATS,
+            openmetrics=openmetrics,
+        ).decode()
+        assert all(line.isprintable() and len(line) < 8_000 for line in page.split("\n"))
+        without = shown(AgentPages((dialect,)), plain, STATS, openmetrics=openmetrics).decode()
+        names = {line.partition("{")[0] for line in page.splitlines() if not line.startswith("#")}
+        known = {line.partition("{")[0] for line in without.splitlines() if not line.startswith("#")}
+        assert names - known <= {HOLDER_INFO, HOLDER_STATE}  # no text makes a series of its own
+        if not openmetrics:
+            assert list(text_string_to_metric_families(page))
 
 
 def test_state_series_are_one_per_state() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 
-from tests.support.pod_resources import encode_list
+from tests.support.pod_resources import encode_allocatable, encode_list
 
 KUBELET = "var/lib/kubelet"
 
@@ -68,6 +68,7 @@ class FakeKubelet:
         first: next answers, before the pods are listed: a restarted kubelet lists few pods at first.
         fault: status and detail of every answer, or None.
         tokens: number of calls that are answered before the rate limit, or None for no limit.
+        allocatable: device ids by resource name of `GetAllocatableResources`, or None if it is not served.
         calls: number of calls so far.
     """
 
@@ -86,6 +87,7 @@ class FakeKubelet:
         self.first: list[bytes] = []
         self.fault: tuple[grpc.StatusCode, str] | None = None
         self.tokens: int | None = None
+        self.allocatable: Mapping[str, Sequence[str]] | None = None
         self.calls = 0
         self._versions = versions
         self._random = random.Random(seed)
@@ -106,8 +108,9 @@ class FakeKubelet:
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
         for version in self._versions:
-            method = grpc.unary_unary_rpc_method_handler(self._list)
-            service = grpc.method_handlers_generic_handler(f"{version}.PodResourcesLister", {"List": method})
+            methods = {"List": self._list, "GetAllocatableResources": self._allocatable}
+            handlers = {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()}
+            service = grpc.method_handlers_generic_handler(f"{version}.PodResourcesLister", handlers)
             self._server.add_generic_rpc_handlers((service,))
         self._server.add_insecure_port(f"unix:{self.socket}")
         self._server.start()
@@ -188,6 +191,12 @@ class FakeKubelet:
             for claim in container.claims
         ]
         return {"name": container.name, "devices": devices, "dynamic_resources": claims}
+
+    def _allocatable(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        allocatable = self.allocatable
+        if allocatable is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "not served")
+        return encode_allocatable(allocatable or {})
 
     def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         self.calls += 1

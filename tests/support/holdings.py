@@ -44,6 +44,7 @@ HOLDERS = st.builds(
     qos=TEXTS,
     array_job=TEXTS,
     array_task=TEXTS,
+    slurm_cluster=TEXTS,
     nodes=COUNTS,
     gpus=COUNTS,
 )
@@ -57,6 +58,7 @@ HOLDINGS = st.builds(
     steps=st.lists(TEXTS, max_size=3).map(tuple),
     share=st.sampled_from(Share),
     replicas=COUNTS,
+    total_replicas=COUNTS,
     claim=TEXTS,
     since=st.sampled_from([1, T0, T0 + 1, LATEST - 1]),
     until=st.none(),

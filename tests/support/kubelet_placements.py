@@ -14,7 +14,15 @@ from gpufleet.holders.kubelet import KubeletHolders
 from gpufleet.model.errors import HolderError
 from gpufleet.model.holdings import HolderKind, Share
 from gpufleet.ports.holder import Naming
-from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
+from tests.fakes.kubelet import (
+    KUBELET,
+    FakeClaimedDevice,
+    FakeContainer,
+    FakeKubelet,
+    FakePod,
+    FakeResourceClaim,
+    node_folder,
+)
 from tests.support.placements import Node, Placed, Score, Slot, run_node
 
 LOGS = "var/log/pods"
@@ -56,8 +64,11 @@ class KubeletNode(Node):
     def _pod(self, one: Placed) -> FakePod:
         ids: dict[str, list[str]] = {}
         for number, slot in enumerate(one.slots):
-            ids.setdefault(_resource(slot), []).append(_device_id(slot, number))
-        container = FakeContainer("main", devices=ids)
+            if slot.share is not Share.DRA:
+                ids.setdefault(_resource(slot), []).append(_device_id(slot, number))
+        claimed = dict.fromkeys(slot.name.text for slot in one.slots if slot.share is Share.DRA)
+        claims = [FakeResourceClaim("shared", tuple(map(FakeClaimedDevice, claimed)))] if claimed else []
+        container = FakeContainer("main", devices=ids, claims=claims)
         return FakePod(one.holder.namespace, one.holder.name, one.holder.id, (container,))
 
     def _make_folders(self) -> None:

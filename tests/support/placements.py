@@ -1,6 +1,7 @@
 """A simulated node with random placements of pods, jobs and virtual machines, and the truth at each instant.
 
-The node has whole, time-sliced and MIG GPUs, or GPUs in IOMMU groups. Holders start, end, are requeued, and are
+The node has whole and MIG GPUs, and GPUs that are shared: by time slices, by resource claims (pods) or by MPS (jobs).
+Virtual machines have GPUs in IOMMU groups, and vGPUs. Holders start, end, are requeued, and are
 recreated under their names; the folders of the earlier pod can outlive it. MIG layouts change while they are held, the
 node reboots, and local users make cgroups with the names of others. The kubelet fails, hangs and restarts with short
 answers; permissions to see processes and cgroups come and go.
@@ -49,7 +50,7 @@ DELEGATED = "/user.slice/user-1000.slice/user@1000.service"
 
 
 class Slot(NamedTuple):
-    """A unit that the scheduler can place: a whole GPU, a MIG device or a replica of a time-sliced GPU."""
+    """A unit that the scheduler can place: a whole GPU, a MIG device, a vGPU, or a part of a shared GPU."""
 
     view: str
     name: DeviceName
@@ -200,7 +201,9 @@ class Node:
         self.views.append(IndexedDevice(gpu, minor=minor))
         self.gpus.append(gpu.key)
         layout = self.random.choice(("whole", "whole", "whole", "mig", "timeslice"))
-        if self.kind is HolderKind.VM:
+        if self.kind is HolderKind.VM and layout == "mig":
+            self._add_vgpus(gpu, number)
+        elif self.kind is HolderKind.VM:
             self.slots.append(Slot(gpu.key, DeviceName(Naming.PCI, str(gpu.pci_address)), Share.EXCLUSIVE, number))
         elif layout == "mig":
             for instance in range(3):
@@ -223,9 +226,20 @@ class Node:
         else:
             name = self.random.choice((DeviceName(Naming.UUID, str(gpu.uuid)), DeviceName(Naming.MINOR, str(minor))))
             if layout == "timeslice":
-                self.slots += [Slot(gpu.key, name, Share.TIMESLICE, number)] * REPLICAS
+                other = Share.MPS if self.kind is HolderKind.JOB else Share.DRA
+                share = self.random.choice((Share.TIMESLICE, other))
+                name = DeviceName(Naming.UUID, str(gpu.uuid)) if share is Share.DRA else name
+                self.slots += [Slot(gpu.key, name, share, number)] * REPLICAS
             else:
                 self.slots.append(Slot(gpu.key, name, Share.EXCLUSIVE, number))
+
+    def _add_vgpus(self, gpu: View, number: int) -> None:
+        """Add the vGPUs of a GPU, each with its mediated device."""
+        for instance in range(2):
+            mdev = f"{number:02}{instance:02}{UUID}"
+            part = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=f"vgpu-{mdev}", parent=gpu.key)
+            self.views.append(IndexedDevice(part, mdev=mdev))
+            self.slots.append(Slot(part.key, DeviceName(Naming.MDEV, mdev), Share.VGPU, number))
 
     def _free(self) -> list[Slot]:
         free = list(self.slots)
@@ -327,7 +341,8 @@ class Node:
     def _iommu_groups(self) -> dict[str, tuple[DeviceName, ...]]:
         """Return the view of each GPU to the GPUs of its IOMMU group: its own, or its neighbour's too."""
         names = {slot.view: slot.name for slot in self.slots}
-        groups: dict[str, tuple[DeviceName, ...]] = {}
+        vgpus = [slot for slot in self.slots if slot.share is Share.VGPU]
+        groups: dict[str, tuple[DeviceName, ...]] = {slot.view: (slot.name,) for slot in vgpus}
         for first, second in zip(self.gpus[::2], self.gpus[1::2], strict=True):
             is_shared = self.random.random() < 0.3
             for view in (first, second):
@@ -356,6 +371,7 @@ class Node:
                 method=method,
                 container="main" if self.kind is HolderKind.POD else "",
                 share=share,
+                claim=f"{one.holder.namespace}/shared" if share is Share.DRA else "",
                 since=one.since if self.kind is HolderKind.JOB else None,
             )
             for one in listed
@@ -569,9 +585,11 @@ def _devices(node: Node) -> list[Device]:
             pci_address=one.view.pci_address,
             parent=one.view.parent,
             instance=one.view.instance,
-            readings={}
-            if one.minor is None
-            else {"gpu_minor_number": Reading(value=str(one.minor), reader="nvml", measured_at=at)},
+            readings={
+                name: Reading(value=str(value), reader="nvml", measured_at=at)
+                for name, value in (("gpu_minor_number", one.minor), ("vgpu_mdev_uuid", one.mdev))
+                if value is not None
+            },
         )
         for one in node.views
     ]

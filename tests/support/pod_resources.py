@@ -1,5 +1,6 @@
 """Messages of the kubelet's PodResources API, package v1, built with protobuf from their field numbers."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -70,6 +71,13 @@ def _classes() -> dict[str, Any]:
 
 MESSAGES = _classes()
 """Message name to its class."""
+
+
+def encode_allocatable(devices: Mapping[str, Sequence[str]]) -> bytes:
+    """Encode an `AllocatableResourcesResponse` with device ids by resource name, one entry per device."""
+    entries = [{"resource_name": name, "device_ids": [id_]} for name, ids in devices.items() for id_ in ids]
+    encoded: bytes = MESSAGES["AllocatableResourcesResponse"](devices=entries).SerializeToString()
+    return encoded
 
 
 def encode_list(pods: list[dict[str, Any]]) -> bytes:

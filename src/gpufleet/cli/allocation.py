@@ -1,6 +1,7 @@
 """`gpufleet allocation`: registers, shows and closes allocations of a hub."""
 
 import datetime as dt
+import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -8,8 +9,8 @@ import msgspec
 import typer
 
 from gpufleet.cli.fetch import Access, get, send
-from gpufleet.cli.lookup import find_allocated_device
-from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
+from gpufleet.cli.lookup import check_names, find_allocated_device
+from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption
 from gpufleet.cli.output import print_json
 from gpufleet.cli.times import parse_time
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
@@ -57,9 +58,13 @@ def put(
 ) -> None:
     """Register or change an allocation. Repeating a command changes nothing."""
     now = dt.datetime.now(dt.UTC)
+    begin = None if valid_from is None else parse_time("--valid-from", valid_from, now)
+    end = None if valid_to is None else parse_time("--valid-to", valid_to, now)
+    expected = _expected(expect or [])
     access = Access(token_file, ca)
     machine = target if REQUIRED_TARGET_FIELD[kind] == "machine" else None
     devices = tuple(find_allocated_device(hub, one, access, cluster, machine) for one in device or ())
+    check_names(hub, cluster, None, access)
     fields: dict[str, Any] = {"cluster": cluster, REQUIRED_TARGET_FIELD[kind]: target}
     spec = AllocationSpec(
         kind=kind,
@@ -67,12 +72,13 @@ def put(
         tenant=tenant,
         team=team,
         devices=devices or None,
-        expected=_expected(expect or []),
-        valid_from=None if valid_from is None else parse_time("--valid-from", valid_from, now),
-        valid_to=None if valid_to is None else parse_time("--valid-to", valid_to, now),
+        expected=expected,
+        valid_from=begin,
+        valid_to=end,
     )
     path = f"{_path(id)}?rebind=true" if rebind else _path(id)
     print_json(send(hub, path, access, method="PUT", body=msgspec.json.encode(spec)))
+    _note_unknown_machine(hub, cluster, machine, access)
 
 
 @allocation_app.command("get")
@@ -85,6 +91,14 @@ def show(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: 
 def close(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
     """Close an allocation; it is not deleted."""
     print_json(send(hub, _path(id), Access(token_file, ca), method="DELETE"))
+
+
+def _note_unknown_machine(hub: str, cluster: str, machine: str | None, access: Access) -> None:
+    """Print a note if the target is not a machine of the cluster: the allocation is valid, and waits for it."""
+    try:
+        check_names(hub, cluster, machine, access)
+    except CommandError as error:
+        print(f"gpufleet: the target is unknown so far: {error}", file=sys.stderr)
 
 
 def _path(id: str) -> str:  # noqa: A002

@@ -11,7 +11,7 @@ from gpufleet.exporters.themes import theme_of, theme_order
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AllocationAnswer, GpuRecord
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.holdings import DeviceHolders, HolderState, Holding
+from gpufleet.model.holdings import DeviceHolders, HolderKind, HolderState, Holding
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.text import printable
@@ -277,9 +277,11 @@ def _holding_fact(holding: Holding, now: dt.datetime, began: dt.datetime | None)
     if began is None or since < began:
         duration = f", for {seconds_text(max(0.0, (now - since).total_seconds()))}"
     methods = ", ".join(holding.methods) or "unknown"
+    kind = "" if holding.holder.kind is HolderKind.JOB else f"{holding.holder.kind} "  # part of the text of a job
+    share = share_text(holding.share, holding.replicas, holding.total_replicas)
     return printable(
-        f"holder: {holding.holder.kind} {holder_text(holding.holder, holding.parent)}{container}{duration}, "
-        f"{share_text(holding.share, holding.replicas)}; verdict {holding.verdict}, evidence: {methods}"
+        f"holder: {kind}{holder_text(holding.holder, holding.parent)}{container}{duration}, "
+        f"{share}; verdict {holding.verdict}, evidence: {methods}"
     )
 
 

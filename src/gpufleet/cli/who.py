@@ -195,7 +195,7 @@ def _holding_cells(holding: Holding, now: dt.datetime, began: dt.datetime | None
         holder_text(holder, holding.parent),
         holding.container,
         holder.user,
-        share_text(holding.share, holding.replicas),
+        share_text(holding.share, holding.replicas, holding.total_replicas),
         str(holding.verdict),
         Cell() if began is not None and since >= began else since_cell(since, now),
         "+".join(holding.methods),

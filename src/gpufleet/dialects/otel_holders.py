@@ -29,7 +29,13 @@ VM_NAMESPACE, VM_NAME, VM_UUID = OWN + "vm.namespace", OWN + "vm.name", OWN + "v
 QUEUE = OWN + "queue"
 """Queue of a pod at a batch scheduler in Kubernetes. The queue of a job is its partition."""
 
-JOB = (("job.id", "id"), ("job.name", "name"), ("job.user", "user"), ("job.partition", "queue"))
+JOB = (
+    ("job.id", "id"),
+    ("job.name", "name"),
+    ("job.user", "user"),
+    ("job.partition", "queue"),
+    (OWN + "slurm.cluster", "slurm_cluster"),
+)
 """Attributes of a job, and the fields of `Holder`."""
 
 _OWNERS = {

@@ -156,9 +156,11 @@ def owner_text(holder: Holder) -> str:
     return printable(f"{holder.owners[-1].kind} {holder.owners[-1].name}") if holder.owners else ""
 
 
-def share_text(share: Share, replicas: int) -> str:
-    """Return a sharing mode, with the number of replicas of a shared device: `timeslice x2`."""
-    return f"{share} x{replicas}" if replicas else str(share)
+def share_text(share: Share, replicas: int, total: int = 0) -> str:
+    """Return a sharing mode, with the number of replicas of a shared device: `timeslice x2`, or `timeslice 2/4`."""
+    if not replicas:
+        return str(share)
+    return f"{share} {replicas}/{total}" if total else f"{share} x{replicas}"
 
 
 def holders_text(holders: DeviceHolders | None) -> str:

@@ -30,6 +30,7 @@ def holder_labels(holding: Holding) -> dict[str, str]:
         "qos": holder.qos,
         "array_job_id": holder.array_job,
         "array_task_id": holder.array_task,
+        "slurm_cluster": holder.slurm_cluster,
         "owner_kind": holder.owners[-1].kind if holder.owners else "",
         "owner_name": holder.owners[-1].name if holder.owners else "",
         "share": str(holding.share),

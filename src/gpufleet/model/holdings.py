@@ -25,8 +25,11 @@ MAX_DEVICE_STATES = 1024
 MAX_UNRESOLVED_SOURCES = 16
 """Maximum number of sources of a machine whose unresolved device names are counted."""
 
+MAX_UNRESOLVED_NAMES = 8
+"""Maximum number of unresolved device names of a source that a hub gets; all of them are counted."""
+
 MAX_STATE_TEXT = 256
-"""Maximum length of a detail of a holder state, and of the name of a source."""
+"""Maximum length of a detail of a holder state, of the name of a source, and of an unresolved device name."""
 
 
 HET_COMPONENT = "HetJobComponent"
@@ -66,6 +69,7 @@ class Method(enum.StrEnum):
     PROCESS = "process"  # observed: a process on the device, and the cgroup it is in
     DEVICE_FILE = "device_file"  # observed: a process has the device node open
     IMPORTED = "imported"  # labels of an imported page
+    CLAIM = "resource_claim"  # declared by the Kubernetes scheduler: a ResourceClaim; only the hub has it
 
 
 class HoldingVerdict(enum.StrEnum):
@@ -106,6 +110,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         user, account, queue: as the scheduler reports them; `queue` is SLURM's partition.
         qos: SLURM's quality of service.
         array_job, array_task: ids within a job array.
+        slurm_cluster: `ClusterName` of the SLURM cluster that gave a job its id, in lower case.
         nodes, gpus: size of the whole job, or 0 if unknown.
     """
 
@@ -122,6 +127,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     qos: str = ""
     array_job: str = ""
     array_task: str = ""
+    slurm_cluster: str = ""
     nodes: Count = 0
     gpus: Count = 0
 
@@ -141,6 +147,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         steps: SLURM steps of the job that use the device, or empty.
         share: sharing mode.
         replicas: replicas of a time-sliced or MPS device that the holder has, or 0.
+        total_replicas: replicas that the device is shared into, or 0 if unknown.
         claim: `namespace/name` of the resource claim, or empty.
         since, until: nanoseconds since 1970; `until` is None while the holding lasts.
         methods: sources of the evidence (`Method`).
@@ -155,6 +162,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
     share: Share = Share.EXCLUSIVE
     replicas: Count = 0
+    total_replicas: Count = 0
     claim: str = ""
     since: int
     until: int | None = None
@@ -201,16 +209,18 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     detail: str = ""
 
 
-class UnresolvedCount(msgspec.Struct, frozen=True, kw_only=True):
+class UnresolvedCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of device names of a holder source that identify no device of this machine.
 
     Attributes:
         source: name of the source.
         names: number of names; 0 if the source answers and has none.
+        examples: the first of the names in their order, as the source writes them.
     """
 
     source: str
     names: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    examples: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_UNRESOLVED_NAMES)] = ()
 
 
 class UnresolvedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

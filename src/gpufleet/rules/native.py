@@ -17,14 +17,14 @@ from gpufleet.rules.rule import RecordingRule
 
 VMI = ("cluster", "namespace", "name")
 POD_HOLDER = ("namespace", "pod", "container", "owner_kind", "owner_name", "vm_name")
-OTHER_HOLDER = ("job_id", "job_name", "user", "account", "partition", "vm_name")
+OTHER_HOLDER = ("job_id", "slurm_cluster", "job_name", "user", "account", "partition", "vm_name")
 ANY_HOLDER = ("holder_kind", "holder_name", "share")
 
 LEVELS = {
     "pod": ("cluster", "namespace", "pod", "share"),
     "namespace": ("cluster", "namespace"),
     "owner": ("cluster", "namespace", "owner_kind", "owner_name"),
-    "job": ("cluster", "job_id", "job_name", "user", "account", "partition"),
+    "job": ("cluster", "slurm_cluster", "job_id", "job_name", "user", "account", "partition"),
 }
 """Levels of holders, to their labels."""
 

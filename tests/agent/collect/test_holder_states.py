@@ -8,6 +8,7 @@ from gpufleet.model.errors import HolderError
 from gpufleet.model.holdings import (
     MAX_DEVICE_STATES,
     MAX_STATE_TEXT,
+    MAX_UNRESOLVED_NAMES,
     MAX_UNRESOLVED_SOURCES,
     REPEAT_SECONDS,
     DeviceHolders,
@@ -39,6 +40,15 @@ def test_report_is_bounded_and_has_no_control_characters() -> None:
     assert (len(found.devices), len(found.unresolved)) == (MAX_DEVICE_STATES, MAX_UNRESOLVED_SOURCES)
     assert (len(detail), detail.isprintable()) == (MAX_STATE_TEXT, True)
     assert all(one.source.isprintable() for one in found.unresolved)
+
+
+def test_reported_unresolved_names_are_the_first_of_them() -> None:
+    names = ["GPU-9\x1b", "y" * 10_000, "", *(f"GPU-{number}" for number in range(8)), "GPU-1"]
+    reports = [holder_state_report({}, {"kubelet": 12}, {"kubelet": given}) for given in (names, names[::-1])]
+    assert reports[0] == reports[1]  # another order is no change
+    (one,) = reports[0].unresolved
+    assert (one.names, one.examples) == (12, tuple(f"GPU-{number}" for number in range(8)))
+    assert MAX_UNRESOLVED_NAMES == 8
 
 
 def test_report_is_sent_once_then_on_change_and_on_schedule() -> None:
@@ -96,7 +106,7 @@ async def test_collector_reports_each_device_and_counts_unresolved_names() -> No
         (GPU.key, "held", False),
         (OTHER.key, "unknown", True),
     ]
-    assert [(one.source, one.names) for one in found.unresolved] == [("kubelet", 1)]
+    assert [(one.source, one.names, one.examples) for one in found.unresolved] == [("kubelet", 1, ("GPU-9",))]
 
 
 async def test_restarted_agent_withdraws_the_states_until_its_first_round() -> None:

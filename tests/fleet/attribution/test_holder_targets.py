@@ -2,9 +2,16 @@
 
 import pytest
 
-from gpufleet.fleet.attribution.holder_targets import HolderName, holder_names, holding_query, names_holder
+from gpufleet.fleet.attribution.holder_targets import (
+    HolderName,
+    holder_names,
+    holding_query,
+    is_ambiguous,
+    names_holder,
+)
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
 from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Owner
+from gpufleet.model.stored.holdings import StoredJob
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
 
@@ -78,4 +85,43 @@ def test_holder_of_another_kind_is_not_named() -> None:
 @pytest.mark.parametrize("holder", [LAST_TASK, FIRST_COMPONENT])
 def test_part_with_the_id_of_the_whole_is_not_the_whole(holder: Holder) -> None:
     """Otherwise the part would conflict with the allocation of another part."""
-    assert HolderName(HolderKind.JOB, "123") not in holder_names(holder)
+    assert HolderName(HolderKind.JOB, "123") not in [name._replace(slurm_cluster=None) for name in holder_names(holder)]
+
+
+ALPHA = Holder(kind=HolderKind.JOB, id="123", slurm_cluster="alpha")
+BETA = Holder(kind=HolderKind.JOB, id="130", array_job="123", array_task="4", slurm_cluster="beta")
+
+
+@pytest.mark.parametrize(
+    ("name", "holders"),
+    [
+        ("123", [PLAIN, ALPHA, BETA]),
+        ("alpha/123", [ALPHA]),
+        ("Alpha/123", [ALPHA]),
+        ("beta/123", [BETA]),
+        ("beta/123_4", [BETA]),
+        ("beta/130", [BETA]),
+        ("alpha/130", []),
+        ("gamma/123", []),
+    ],
+)
+def test_slurm_cluster_before_the_id_selects_its_jobs(name: str, holders: list[Holder]) -> None:
+    assert [one for one in (PLAIN, ALPHA, BETA) if names_holder(job(name), one)] == holders
+    query = holding_query(job(name), 1, 2, 3)
+    assert query is not None
+    assert all({one.id, one.array_job} & {*query.ids, *query.groups} for one in holders)
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "expected"),
+    [
+        ("123", 100, True),
+        ("123", 20, False),  # the second cluster has not used the id yet
+        ("alpha/123", 100, False),
+        ("130", 100, False),
+    ],
+)
+def test_id_of_two_slurm_clusters_is_ambiguous(name: str, end: int, expected: bool) -> None:
+    jobs = [StoredJob(holder=ALPHA, first=5, last=10), StoredJob(holder=BETA, first=20, last=30)]
+    assert is_ambiguous(job(name), jobs, 0, end) is expected
+    assert not is_ambiguous(job(name), jobs, 31, 100)

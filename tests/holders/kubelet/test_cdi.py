@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.holders.kubelet.cdi import CdiDevice, identify, identify_claimed, parse_mig_minors, parse_specification
+from gpufleet.codecs.mig_minors import parse_mig_minors
+from gpufleet.holders.kubelet.cdi import CdiDevice, identify, identify_claimed, parse_specification
 from gpufleet.holders.kubelet.device_ids import Identity
 from gpufleet.holders.kubelet.parse import ClaimedDevice
 from gpufleet.model.errors import WireError

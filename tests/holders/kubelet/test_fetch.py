@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gpufleet.codecs import mig_minors
 from gpufleet.holders.kubelet import fetch
 from gpufleet.holders.kubelet.fetch import CdiFolders, KubeletFolders, gpus_of_groups, other_devices, read_folders
 from gpufleet.ports.holder import Naming
@@ -83,7 +84,7 @@ def test_mig_device_needs_the_list_of_capability_files(tmp_path: Path) -> None:
     identities, problems = folders.identities({"nvidia.com/gpu=0"})
     assert identities == {}
     assert len(problems) == 1
-    write(tmp_path / fetch.MIG_MINORS, "gpu0/gi1/ci0/access 13\n")
+    write(tmp_path / mig_minors.PATH.lstrip("/"), "gpu0/gi1/ci0/access 13\n")
     assert folders.identities({"nvidia.com/gpu=0"}) == ({"nvidia.com/gpu=0": (Naming.MIG_OF_MINOR, "0/1/0")}, ())
 
 

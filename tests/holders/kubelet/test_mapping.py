@@ -7,8 +7,21 @@ import pytest
 
 from gpufleet.holders.kubelet.device_ids import Identity
 from gpufleet.holders.kubelet.folders import NodeFolders, PodIdentities
-from gpufleet.holders.kubelet.mapping import cdi_names, map_pods, pci_identities, with_pci_functions
-from gpufleet.holders.kubelet.parse import ClaimedDevice, ListedClaim, ListedContainer, ListedPod, parse_pods
+from gpufleet.holders.kubelet.mapping import (
+    cdi_names,
+    map_pods,
+    pci_identities,
+    with_pci_functions,
+    with_total_replicas,
+)
+from gpufleet.holders.kubelet.parse import (
+    ClaimedDevice,
+    ListedClaim,
+    ListedContainer,
+    ListedPod,
+    parse_allocatable,
+    parse_pods,
+)
 from gpufleet.model.holdings import Holder, HolderKind, Method, Share
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
 from tests.support import recorded_kubelet
@@ -193,6 +206,36 @@ def test_replicas_are_counted_for_each_device() -> None:
     ids = [f"{first}::0", f"{first}::3", f"{second}::1", f"{first}::0"]
     claims = mapped(ListedContainer("c", tuple(("nvidia.com/gpu.shared", id_) for id_ in ids)))
     assert [(claim.replicas, [one.text for one in claim.devices]) for claim in claims] == [(1, [second]), (2, [first])]
+
+
+SHARED = {
+    name: answer
+    for name, answer in recorded_kubelet.answers("GetAllocatableResources")
+    if name in ("timeslice-shared", "timeslice-gpu", "timeslice-mig", "gke-shared", "gke-mig-shared")
+}
+
+
+@pytest.mark.parametrize("scenario", SHARED)
+def test_recorded_replicas_of_each_device_are_counted(scenario: str) -> None:
+    lists = [answer for name, answer in recorded_kubelet.answers("List") if name == scenario]
+    allocatable = parse_allocatable(recorded_kubelet.files()[SHARED[scenario]["bin"]])
+    pods = [one for answer in lists for one in parse_pods(recorded_kubelet.files()[answer["bin"]])]
+    claims = with_total_replicas(map_pods(pods, PodIdentities(NodeFolders(), pods), {}), allocatable)
+    assert {claim.total_replicas for claim in claims if claim.replicas} == {2 if scenario.startswith("gke") else 4}
+    assert any(claim.replicas for claim in claims)
+
+
+def test_replicas_of_an_unhealthy_device_are_unknown() -> None:
+    first, second = "GPU-7f5e7c15-0000-4000-8000-000000000001", "GPU-fe9ef82a-0000-4000-8000-000000000002"
+    ids = [("nvidia.com/gpu", f"{first}::0"), ("nvidia.com/gpu", f"{second}::0"), ("nvidia.com/gpu", "nvidia7")]
+    claims = mapped(ListedContainer("c", tuple(ids)))
+    allocatable = [("nvidia.com/gpu", f"{second}::{number}") for number in (0, 0, 1)] + [("other", f"{first}::0")]
+    found = {
+        device.text: (claim.replicas, claim.total_replicas)
+        for claim in with_total_replicas(claims, allocatable)
+        for device in claim.devices
+    }
+    assert found == {first: (1, 0), second: (1, 2), "7": (0, 0)}
 
 
 def test_pod_without_uid_is_identified_by_its_name() -> None:

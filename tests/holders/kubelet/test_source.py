@@ -97,6 +97,21 @@ async def test_one_call_is_made_for_a_report_and_the_connection_is_kept(
     assert len(sessions) == 1
 
 
+async def test_shared_device_has_its_number_of_replicas(kubelet: FakeKubelet, source: KubeletHolders) -> None:
+    kubelet.place(pod(OLD, "db-0", f"{GPU}::2"))
+
+    async def totals() -> list[tuple[int, int]]:
+        return [(claim.replicas, claim.total_replicas) for claim in (await source.report()).claims]
+
+    assert await totals() == [(1, 0)]  # a kubelet before 1.23
+    kubelet.allocatable = {"nvidia.com/gpu": [f"{GPU}::{number}" for number in range(4)]}
+    assert await totals() == [(1, 4)]
+    kubelet.allocatable = None
+    assert await totals() == [(1, 4)]  # a rejected call does not change it
+    kubelet.restart(first=())
+    assert await totals() == [(1, 0)]
+
+
 async def test_restarted_kubelet_is_another_session(kubelet: FakeKubelet, source: KubeletHolders) -> None:
     kubelet.place(pod())
     before = await source.report()

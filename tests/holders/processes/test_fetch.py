@@ -115,6 +115,25 @@ def test_device_node_counts_by_its_number_not_its_path(machine: FakeMachine) -> 
     assert machine.scanner().scan({}).processes == [ProcessEvidence(placement=IN_POD, minors=(0,))]
 
 
+def test_open_capability_files_name_their_mig_devices(machine: FakeMachine) -> None:
+    caps = {f"/dev/nvidia-caps/nvidia-cap{minor}": (235, minor) for minor in (1, 3, 4, 13, 14)}
+    machine.devices |= {**caps, "/dev/nvidia-caps-imex-channels/channel4": (234, 4)}
+    table = "config 1\ngpu0/gi1/access 3\ngpu0/gi1/ci0/access 4\ngpu1/gi2/access 13\ngpu1/gi2/ci0/access 14\n"
+    machine.write("proc/driver/nvidia-caps/mig-minors", table)
+    machine.write("proc/devices", "Character devices:\n195 nvidia\n234 nvidia-caps-imex-channels\n235 nvidia-caps\n")
+    machine.add(100, cgroup=POD_CGROUP, opens=["/dev/nvidia0", *list(caps)[:3]])
+    machine.add(101, cgroup=JOB_CGROUP, opens=["/dev/nvidia-caps/nvidia-cap13"])  # a GPU instance alone is no access
+    machine.add(102, cgroup=JOB_CGROUP, opens=["/dev/nvidia-caps-imex-channels/channel4"])
+    scanner = machine.scanner()
+    assert scanner.scan({}).processes == [ProcessEvidence(placement=IN_POD, minors=(0,), instances=("0/1/0",))]
+    machine.write("proc/driver/nvidia-caps/mig-minors", table.replace("gi1", "gi5"))  # the driver was loaded again
+    (found,) = scanner.scan({}).processes
+    assert found.instances == ("0/5/0",)
+    machine.write("proc/devices", "Character devices:\n195 nvidia\n235 other\n")
+    (found,) = scanner.scan({}).processes
+    assert (found.minors, found.instances) == ((0,), ())
+
+
 def test_descriptor_without_access_to_the_device_does_not_count(machine: FakeMachine) -> None:
     machine.add(100, cgroup=POD_CGROUP, opens=["/dev/nvidia0"], flags=PATH_ONLY)
     assert machine.scanner().scan({}).processes == []

@@ -67,6 +67,13 @@ def test_gpus_of_one_group_are_weak_evidence() -> None:
     assert (claim.method, claim.devices) == (Method.DEVICE_FILE, (PASSED,))
 
 
+def test_open_mig_device_is_weak_evidence() -> None:
+    (claim,) = claims_of([ProcessEvidence(placement=Placement(job="4"), minors=(0,), instances=("0/1/0",))])
+    assert claim.method is Method.DEVICE_FILE
+    names = [(device.naming, device.text) for device in claim.devices]
+    assert names == [(Naming.MINOR, "0"), (Naming.MIG_OF_MINOR, "0/1/0")]
+
+
 def test_sandbox_of_a_pod_is_not_its_parent() -> None:
     vm = VirtualMachine(UID, f"sandbox-{ID}")
     (claim,) = claims_of([ProcessEvidence(placement=Placement(pod=POD), vm=vm, passed_through=(PASSED,))])

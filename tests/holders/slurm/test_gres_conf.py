@@ -8,12 +8,11 @@ from gpufleet.holders.slurm.gres_conf import (
     capability,
     minor,
     order,
-    parse_capabilities,
     parse_gres_conf,
     parse_slurmd_gres,
 )
 from gpufleet.holders.slurm.parse import parse_gres
-from gpufleet.holders.slurm.records import Capability, GpuFiles
+from gpufleet.holders.slurm.records import GpuFiles
 from gpufleet.model.errors import WireError
 from tests.holders.slurm.recorded import text
 
@@ -111,8 +110,6 @@ def test_device_numbers_and_capabilities() -> None:
         None,
     ]
     assert capability("/dev/nvidia-caps/nvidia-cap21") == 21
-    table = parse_capabilities(b"config 1\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\nnoise\n")
-    assert table == {30: Capability(0, 3, None), 31: Capability(0, 3, 0)}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=8, unique_by=lambda x: x[1]))

@@ -2,9 +2,10 @@
 
 import msgspec
 
+from gpufleet.codecs.mig_minors import MigCapability
 from gpufleet.holders.slurm.mapping import SlurmNodeGpus, claims_of
 from gpufleet.holders.slurm.parse import parse_gres, parse_job
-from gpufleet.holders.slurm.records import Capability, GpuFiles, JobRecord
+from gpufleet.holders.slurm.records import GpuFiles, JobRecord
 from gpufleet.model.holdings import HolderKind, Method, Share
 from gpufleet.ports.holder import HolderClaim, Naming
 from tests.holders.slurm.recorded import listing, text
@@ -17,7 +18,7 @@ MIG = SlurmNodeGpus(
         GpuFiles("1g", ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30")),
         GpuFiles("1g", ("/dev/nvidia2", "/dev/nvidia-caps/nvidia-cap30")),
     ),
-    {30: Capability(2, 5, None), 31: Capability(2, 5, 0), 40: Capability(2, 6, 0)},
+    {30: MigCapability(2, 5), 31: MigCapability(2, 5, 0), 40: MigCapability(2, 6, 0)},
 )
 
 

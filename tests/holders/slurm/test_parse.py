@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from gpufleet.holders.slurm.parse import (
     MAX_INDEXES,
     gres_on,
-    parse_config_folder,
+    parse_config,
     parse_gres,
     parse_job,
     parse_listing,
     parse_names,
     parse_node,
 )
-from gpufleet.holders.slurm.records import GresUse, ListedJob
+from gpufleet.holders.slurm.records import ClusterConfig, GresUse, ListedJob
 from gpufleet.model.errors import WireError
 from tests.holders.slurm.recorded import DELIMITER, listing, plain, text
 
@@ -88,8 +88,9 @@ def test_listing_needs_all_fields() -> None:
 def test_names_and_folder() -> None:
     assert parse_names(text("aliases")) == (A, B, "mixed1")
     assert parse_names(b"\n") == ()
-    assert parse_config_folder(text("config")) == "/srv/slurm"
-    assert parse_config_folder(b"SLURM_CONF = (null)\n") == ""
+    assert parse_config(text("config")) == ClusterConfig("test", "/srv/slurm")
+    assert parse_config(b"ClusterName = HPC-Nord\nSLURM_CONF = (null)\n") == ClusterConfig("hpc-nord", "")
+    assert parse_config(b"ClusterName = (null)\n") == parse_config(b"ClusterName = a/b\n") == ClusterConfig()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,16 @@ async def test_report_without_change_requests_node_and_jobs_only() -> None:
     assert controller.commands == [f"node {A}", "job 1", "job 2", "job 3_7"]
 
 
+async def test_job_has_the_slurm_cluster_of_its_controller() -> None:
+    controller = Controller()
+    source = source_of(controller)
+    assert {claim.holder.slurm_cluster for claim in (await source.report()).claims} == {"test"}
+    controller.answers["config"] = text("config").replace(b"= test", b"= Other")
+    assert {claim.holder.slurm_cluster for claim in (await source.report()).claims} == {"test"}
+    controller.answers[f"node {A}"] = text("node-busy").replace(b"SlurmdStartTime=", b"SlurmdStartTime=9")
+    assert {claim.holder.slurm_cluster for claim in (await source.report()).claims} == {"other"}
+
+
 async def test_ended_job_is_replaced_by_the_listed_one() -> None:
     controller = Controller()
     source = source_of(controller)

@@ -69,3 +69,17 @@ def test_conflict_is_the_verdict_of_both_holders() -> None:
     assert found[1].methods == ("process",)
     after = [one for one in holdings(fleet, node, second(905), second(910)) if one.view == first]
     assert [one.verdict for one in after] == [HoldingVerdict.DECLARED_ONLY]
+
+
+def test_replaced_guests_take_over_the_gpus() -> None:
+    fleet = fleet_with(f"guest-replaced@+5m:c1/n{VM}")
+    node = fleet.node(1, VM)
+    before, after = (fleet.node_at(node, second(at)).guests for at in (299, 300))
+    assert {one.machine.system_uuid for one in before}.isdisjoint(one.machine.system_uuid for one in after)
+    assert [one.gpus for one in before] == [one.gpus for one in after]
+    assert holdings_due(fleet, node, second(290), second(300))
+    found = list(holdings(fleet, node, second(290), second(300)))
+    ended, present = [one for one in found if one.until], [one for one in found if not one.until]
+    assert {one.holder.id for one in ended} == {one.machine.system_uuid for one in before}
+    assert {one.holder.id for one in present} == {one.machine.system_uuid for one in after}
+    assert {one.since for one in present} == {one.until for one in ended} == {second(300)}

@@ -106,7 +106,9 @@ class Assembler:
             readers=readers,
             events=events,
             capabilities=capabilities,
-            aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
+            aggregate=aggregate(
+                [device.readings for device in devices if device.kind is ViewKind.GPU], _driver_count(host.readings)
+            ),
         )
 
     def _assemble(self, key: str, lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float) -> _Assembled:
@@ -130,6 +132,12 @@ class Assembler:
 
 
 _NOTHING = _Assembled({}, {}, (), (), None)
+
+
+def _driver_count(readings: Mapping[str, Reading]) -> int:
+    """Return the driver's own count of GPUs, 0 if unknown. It includes GPUs that no reader can identify."""
+    found = readings.get("nvidia_devices")
+    return int(found.value) if found is not None and isinstance(found.value, int) else 0
 
 
 def _sample_readings(

@@ -1,12 +1,13 @@
 """Reports of the holder states of a machine's devices to a hub. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from gpufleet.model.holdings import (
     MAX_DEVICE_STATES,
     MAX_STATE_TEXT,
+    MAX_UNRESOLVED_NAMES,
     MAX_UNRESOLVED_SOURCES,
     REPEAT_SECONDS,
     DeviceHolders,
@@ -28,12 +29,17 @@ class HolderStateReport(msgspec.Struct, frozen=True):
     unresolved: tuple[UnresolvedCount, ...]
 
 
-def holder_state_report(holders: Mapping[str, DeviceHolders], unresolved: Mapping[str, int]) -> HolderStateReport:
+def holder_state_report(
+    holders: Mapping[str, DeviceHolders],
+    unresolved: Mapping[str, int],
+    names: Mapping[str, Iterable[str]] = {},
+) -> HolderStateReport:
     """Return the report of a round, bounded in number and length.
 
     Args:
         holders: view key to the holders of the device.
         unresolved: source to the number of its unresolved device names.
+        names: source to these names.
     """
     return HolderStateReport(
         tuple(
@@ -41,10 +47,17 @@ def holder_state_report(holders: Mapping[str, DeviceHolders], unresolved: Mappin
             for view, one in sorted(holders.items())[:MAX_DEVICE_STATES]
         ),
         tuple(
-            UnresolvedCount(source=bounded(source, MAX_STATE_TEXT), names=names)
-            for source, names in sorted(unresolved.items())[:MAX_UNRESOLVED_SOURCES]
+            UnresolvedCount(
+                source=bounded(source, MAX_STATE_TEXT), names=number, examples=_examples(names.get(source, ()))
+            )
+            for source, number in sorted(unresolved.items())[:MAX_UNRESOLVED_SOURCES]
         ),
     )
+
+
+def _examples(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the first names in their order: a source reports them in any order, which is no change."""
+    return tuple(sorted({bounded(name, MAX_STATE_TEXT) for name in names} - {""})[:MAX_UNRESOLVED_NAMES])
 
 
 class HolderStateSchedule:

@@ -158,6 +158,13 @@ class HolderCollector:
         """Names of the sources that answered in the newest round."""
         return frozenset(name for name, problem in self._problems.items() if problem is None)
 
+    def _unresolved_names(self) -> dict[str, list[str]]:
+        """Return the unresolved device names by source."""
+        names: dict[str, list[str]] = {}
+        for one in self.unresolved:
+            names.setdefault(one.source, []).append(one.name.name.original or one.name.name.text)
+        return names
+
     @property
     def unresolved_counts(self) -> dict[str, int]:
         """Number of unresolved device names by source; 0 for a source that answers and has none."""
@@ -196,7 +203,7 @@ class HolderCollector:
         self._newest = result
         changed = self.complete()
         self._keep_ended([self._completed(holding) for holding in result.ended])
-        self._states.update(holder_state_report(self.devices, self.unresolved_counts))
+        self._states.update(holder_state_report(self.devices, self.unresolved_counts, self._unresolved_names()))
         await self._save(now)
         return changed
 

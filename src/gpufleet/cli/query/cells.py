@@ -191,6 +191,7 @@ def expectation_line(found: Coverage | None) -> str:
     details = "; ".join(
         f"{one.reader} reports {one.gpus} on {one.machines} nodes"
         f"{'' if one.allocatable is None else f', {one.allocatable} allocatable'}"
+        f"{'' if one.allocated is None else f', {one.allocated} allocated'}"
         f"{'' if one.published is None else f', {one.published} in ResourceSlices'}, {one.received_at:%H:%M:%S}Z"
         for one in found.kubernetes
     )

@@ -156,7 +156,7 @@ def who_tables(page: HolderPage) -> Parts:
             one.holder.account,
             one.holder.queue,
             owner_text(one.holder),
-            share_text(one.share, one.replicas),
+            share_text(one.share, one.replicas, one.total_replicas),
             _verdict_cell(one.verdict),
             since_cell(one.since, one.reported_at + dt.timedelta(seconds=one.age_seconds)),
             time_cell(one.until),

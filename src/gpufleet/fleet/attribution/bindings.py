@@ -304,6 +304,7 @@ class _Claim(msgspec.Struct, frozen=True):
         devices: devices, or parts of a job (`HolderName.part`); None for all.
         start, end: nanoseconds since 1970, `end` excluded.
         parents: GPUs that contain MIG devices among `devices`; None if `devices` has all parents and children already.
+        slurm_cluster: as in `HolderName`.
     """
 
     subject: ClaimKey
@@ -311,9 +312,12 @@ class _Claim(msgspec.Struct, frozen=True):
     start: int
     end: int
     parents: frozenset[str] | None = frozenset()
+    slurm_cluster: str | None = None
 
     def overlaps(self, other: "_Claim") -> bool:
         if self.subject != other.subject or self.start >= other.end or other.start >= self.end:
+            return False
+        if None not in (self.slurm_cluster, other.slurm_cluster) and self.slurm_cluster != other.slurm_cluster:
             return False
         if devices_overlap(self.devices, other.devices):
             return True
@@ -467,7 +471,7 @@ def _held_claims(cluster: str, held: HeldDevices, *, of_machine: bool) -> list[_
 
 def _holder_claim(cluster: str, name: HolderName, start: int, end: int) -> _Claim:
     parts = None if name.part is None else frozenset((name.part,))
-    return _Claim((cluster, f"{_HOLDER}{name.kind}/{name.id}"), parts, start, end)
+    return _Claim((cluster, f"{_HOLDER}{name.kind}/{name.id}"), parts, start, end, slurm_cluster=name.slurm_cluster)
 
 
 def _with_unbound(allocation: Allocation, interval: BoundInterval) -> frozenset[str] | None:

@@ -23,7 +23,7 @@ from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
+from gpufleet.model.catalogue.events import XID_ALL, XID_ERRORS, XID_LAST, XID_LAST_AT, XID_SINCE
 from gpufleet.model.reading import Provenance, Reading, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
@@ -50,6 +50,8 @@ _NEAREST_FIRST = (*_ON_THE_HOST, Provenance.IMPORTED)
 
 _NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
 _NO_XID_YET = Absent(Reason.NO_DATA, "none since the allocation began")
+_UNKNOWN_TIME = Absent(Reason.NO_DATA, "its time is not reported: it can be from before the allocation began")
+_EARLIER_COUNT = Absent(Reason.NO_DATA, "the count began before the allocation: its events have its XIDs")
 
 
 def current_machine(allocation: Allocation, machines: Sequence[MachineRecord], now: int) -> LocatedMachine:
@@ -93,6 +95,7 @@ def answer(
     now: int,
     *,
     stale_after_seconds: float,
+    own_xids: Mapping[str, int] = {},
 ) -> AllocationAnswer:
     """Answer for an allocation of a whole machine or listed devices.
 
@@ -103,6 +106,7 @@ def answer(
         readers: status of that machine's readers.
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.
+        own_xids: as in `clip_to_allocation`.
     """
     inactive = inactive_reason(allocation, now)
     if inactive is not None:
@@ -111,7 +115,7 @@ def answer(
     if located.machine is None:
         assert located.reason is not None
         return unavailable(allocation, located.reason, located.detail)
-    return _host_answer(allocation, located.machine, stored, readers, now, stale_after_seconds)
+    return _host_answer(allocation, located.machine, stored, readers, now, stale_after_seconds, own_xids)
 
 
 def last_error(readers: Sequence[ReaderStatus]) -> str | None:
@@ -212,13 +216,14 @@ def _host_answer(
     readers: Sequence[ReaderStatus],
     now: int,
     stale_after_seconds: float,
+    own_xids: Mapping[str, int],
 ) -> AllocationAnswer:
     freshness = Freshness(now, stale_after_seconds, readers)
     samples, source = host_samples(stored, freshness)
     binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
     begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
     names = _own_names(allocation.spec, binding)
-    clipped = [clip_to_allocation(one, begin) for one in samples]
+    clipped = [clip_to_allocation(one, begin, own_xids) for one in samples]
     own = clipped if names is None else [without_foreign_details(one, names) for one in clipped]
     since = 0 if begin is None else to_ns(begin)
     recent = [one for one in readers if (one.last_attempt or 0) >= since]
@@ -278,33 +283,57 @@ def _own_names(spec: AllocationSpec, binding: Binding) -> frozenset[str] | None:
     return frozenset([*(pci_address(name) or name for name in spec.devices), *(key.rpartition("/")[2] for key in keys)])
 
 
-def clip_to_allocation(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
+def clip_to_allocation(
+    stored: StoredSample, begin: dt.datetime | None, own_xids: Mapping[str, int] = {}
+) -> StoredSample:
     """Remove values measured before the allocation began: they belong to another tenant.
 
     The static lane stays, since it describes the machine and not its use. Absences stay without their details, which
-    may name another tenant's processes. A newest XID from before is removed from later samples, too.
+    may name another tenant's processes. XIDs that can be from before are removed from later samples, too: the newest
+    one if it occurred earlier or has no time, and counts that began earlier.
+
+    Args:
+        stored: of any view and reader.
+        begin: when the allocation began; None if that is not known.
+        own_xids: view key to its newest XID without time, as far as that is known to have occurred since `begin`.
     """
     sample = stored.sample
     if begin is None:
         return stored
     if sample.measured_at >= to_ns(begin):
-        return _without_earlier_xid(stored, begin)
+        return _without_earlier_xids(stored, begin, own_xids)
     if sample.lane is Lane.STATIC:
-        return _with_details(stored, lambda _: False)
+        return _without_earlier_xids(_with_details(stored, lambda _: False), begin, {})
     values = {
         name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
     }
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
 
 
-def _without_earlier_xid(stored: StoredSample, begin: dt.datetime) -> StoredSample:
-    """Remove the newest XID if it occurred before the allocation began."""
-    values = stored.sample.values
-    at = values.get(XID_LAST_AT)
-    if not isinstance(at, int | float) or at >= begin.timestamp():
+def untimed_xid(values: Mapping[str, Value | Absent]) -> int | None:
+    """Return the newest XID of a sample that has no time of it; None if it has no XID, or its time."""
+    code = values.get(XID_LAST)
+    return code if isinstance(code, int) and not isinstance(values.get(XID_LAST_AT), int | float) else None
+
+
+def _without_earlier_xids(stored: StoredSample, begin: dt.datetime, own_xids: Mapping[str, int]) -> StoredSample:
+    """Remove XIDs that occurred before the allocation began, or may have."""
+    sample = stored.sample
+    values, dims = sample.values, sample.dims
+    at, since, untimed = values.get(XID_LAST_AT), values.get(XID_SINCE), untimed_xid(values)
+    removed: dict[str, Absent] = {}
+    if isinstance(at, int | float) and at < begin.timestamp():
+        removed = dict.fromkeys((name for name in (XID_LAST, XID_LAST_AT) if name in values), _NO_XID_YET)
+    elif untimed is not None and (sample.view is None or own_xids.get(sample.view.key) != untimed):
+        removed = {XID_LAST: _UNKNOWN_TIME}
+    if not isinstance(since, int | float) or since < begin.timestamp():
+        dims = tuple([one for one in dims if one.metric != XID_ERRORS])
+        if isinstance(values.get(XID_ALL), int):
+            removed[XID_ALL] = _EARLIER_COUNT
+    if not removed and len(dims) == len(sample.dims):
         return stored
-    earlier = dict.fromkeys((name for name in (XID_LAST, XID_LAST_AT) if name in values), _NO_XID_YET)
-    return msgspec.structs.replace(stored, sample=msgspec.structs.replace(stored.sample, values={**values, **earlier}))
+    kept = msgspec.structs.replace(sample, values={**values, **removed}, dims=dims)
+    return msgspec.structs.replace(stored, sample=kept)
 
 
 def host_samples(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[list[StoredSample], Provenance]:

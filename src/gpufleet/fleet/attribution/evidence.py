@@ -146,6 +146,7 @@ def _holding(view: str, declared: Sequence[Evidence], observed: Sequence[Evidenc
         steps=tuple(sorted({step for claim in claims for step in claim.steps})),
         share=first.share,
         replicas=first.replicas,
+        total_replicas=first.total_replicas,
         claim=first.claim,
         since=min(one.since for one in declared or observed),
         methods=tuple(sorted({one.claim.method.value for one in [*declared, *seen]} or {first.method.value})),

@@ -193,6 +193,7 @@ class HoldingTracker:
             steps=holding.steps,
             share=holding.share,
             replicas=holding.replicas,
+            total_replicas=holding.total_replicas,
             claim=holding.claim,
         )
         key = _key(holding.view, _SOURCES[method], claim)

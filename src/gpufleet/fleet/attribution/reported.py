@@ -7,7 +7,14 @@ A holder state that is not repeated within the same time is not known either.
 
 from collections.abc import Iterable
 
-from gpufleet.model.holdings import REPEAT_SECONDS, DeviceState, HolderState, Holding, HoldingVerdict
+from gpufleet.model.holdings import (
+    MAX_UNRESOLVED_NAMES,
+    REPEAT_SECONDS,
+    DeviceState,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+)
 from gpufleet.model.stored.holdings import StoredHolderStates, StoredHolding
 from gpufleet.model.text import clean
 from gpufleet.model.time import NANOS
@@ -104,6 +111,19 @@ def unresolved_counts(reports: Iterable[StoredHolderStates], now: int) -> dict[s
                 source = clean(one.source)
                 found[source] = max(one.names, found.get(source, 0))
     return dict(sorted(found.items()))
+
+
+def unresolved_names(reports: Iterable[StoredHolderStates], now: int) -> dict[str, tuple[str, ...]]:
+    """Return the first unresolved device names by holder source; sources without a name are left out.
+
+    If reports of several senders have a source, the names of all of them count. Arguments as for `current_states`.
+    """
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        if _is_repeated(report, now):
+            for one in report.unresolved:
+                found.setdefault(clean(one.source), set()).update(map(clean, one.examples))
+    return {source: tuple(sorted(names)[:MAX_UNRESOLVED_NAMES]) for source, names in sorted(found.items()) if names}
 
 
 def _is_repeated(report: StoredHolderStates, now: int) -> bool:

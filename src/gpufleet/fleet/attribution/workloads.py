@@ -36,6 +36,8 @@ _UNCERTAIN = {
 }
 """Why a holding is not certain, by its verdict."""
 
+AMBIGUOUS_JOB = "several SLURM clusters have a job with this id: name its cluster in target.job_id, as CLUSTER/ID"
+
 _SOURCES = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED)
 
 
@@ -59,6 +61,8 @@ def answer(
     *,
     stale_after_seconds: float,
     any_holder: bool,
+    own_xids: Mapping[str, Mapping[str, int]] = {},
+    is_ambiguous: bool = False,
 ) -> AllocationAnswer:
     """Answer for the allocation of a pod or job.
 
@@ -70,6 +74,8 @@ def answer(
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.
         any_holder: whether any machine of the cluster reports a holder.
+        own_xids: machine id to XIDs since the newest of its holdings began, as in `contract.clip_to_allocation`.
+        is_ambiguous: whether several SLURM clusters have jobs of the target's id; `held` is then empty.
     """
     inactive = contract.inactive_reason(allocation, now)
     if inactive is not None:
@@ -79,7 +85,7 @@ def answer(
     current = [one for one in held if one.start <= now < one.end]
     named = {(one.machine, one.holding.view) for one in present}
     if not current:
-        why = not_held_reason(allocation, own, now, any_holder=any_holder)
+        why = not_held_reason(allocation, own, now, any_holder=any_holder, is_ambiguous=is_ambiguous)
         found = contract.unavailable(allocation, *why)
         expected = max(found.aggregate.devices, len(named))
         return msgspec.structs.replace(found, aggregate=aggregate([], expected))
@@ -88,7 +94,7 @@ def answer(
         by_machine.setdefault(one.machine, []).append(one)
     records = {one.machine.id: one for one in machines}
     answers = {
-        id_: _machine_answer(intervals, present, records[id_], now, stale_after_seconds)
+        id_: _machine_answer(intervals, present, records[id_], now, stale_after_seconds, own_xids.get(id_, {}))
         for id_, intervals in sorted(by_machine.items())
         if id_ in records
     }
@@ -102,7 +108,12 @@ def answer(
 
 
 def not_held_reason(
-    allocation: Allocation, own: Sequence[StoredHolding], now: int, *, any_holder: bool
+    allocation: Allocation,
+    own: Sequence[StoredHolding],
+    now: int,
+    *,
+    any_holder: bool,
+    is_ambiguous: bool = False,
 ) -> tuple[Reason, str]:
     """Return why a pod or job has no device.
 
@@ -111,7 +122,10 @@ def not_held_reason(
         own: holdings of its target.
         now: nanoseconds since 1970 by the hub's clock.
         any_holder: whether any machine of the cluster reports a holder.
+        is_ambiguous: whether several SLURM clusters have jobs of the target's id.
     """
+    if is_ambiguous:
+        return Reason.AMBIGUOUS_TARGET, AMBIGUOUS_JOB
     noun = "pod" if allocation.spec.kind is AllocationKind.KUBERNETES_POD else "job"
     present = [one.holding for one in own if known_until(one, now) is None]
     for verdict, why in _UNCERTAIN.items():
@@ -165,6 +179,7 @@ def _machine_answer(
     found: MachineSamples,
     now: int,
     stale_after_seconds: float,
+    own_xids: Mapping[str, int],
 ) -> _MachineAnswer:
     """Return the devices of one machine."""
     machine = found.machine
@@ -181,7 +196,8 @@ def _machine_answer(
     of_device: dict[str, Sequence[StoredSample]] = {}
     for start in sorted({one.start for one in held}):
         begin = _begin(start)
-        clipped = [contract.without_foreign_details(contract.clip_to_allocation(one, begin), names) for one in samples]
+        own = [contract.clip_to_allocation(one, begin, own_xids) for one in samples]
+        clipped = [contract.without_foreign_details(one, names) for one in own]
         every = devices(machine.cluster, machine.id, clipped, freshness)
         for one in held:
             if one.start == start:
@@ -221,6 +237,7 @@ def _holding(holdings: Sequence[Holding]) -> AllocatedHolding | None:
     return AllocatedHolding(
         share=first.share,
         replicas=sum(one.replicas for one in holdings),
+        total_replicas=max(one.total_replicas for one in holdings),
         containers=tuple(sorted({one.container for one in holdings} - {""})),
         claim=next((one.claim for one in holdings if one.claim), ""),
         since=to_datetime(first.since),

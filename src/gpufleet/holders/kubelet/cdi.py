@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gpufleet.codecs.mig_minors import MigCapability
 from gpufleet.holders.kubelet.device_ids import Identity, nvidia_uuid
 from gpufleet.holders.kubelet.parse import ClaimedDevice
 from gpufleet.model.errors import WireError
@@ -28,7 +29,6 @@ MAX_DEPTH = 32
 _GPU = re.compile(r"(?:/.*)?/dev/nvidia([0-9]{1,4})")  # below the root of a driver container
 _CAPABILITY = re.compile(r"(?:/.*)?/dev/nvidia-caps/nvidia-cap([0-9]{1,6})")
 _GROUP = re.compile(r"/dev/vfio/([0-9]{1,6})")
-_MINOR = re.compile(r"gpu([0-9]{1,4})/gi([0-9]{1,3})(?:/ci([0-9]{1,3}))?/access ([0-9]{1,6})")
 _CLAIM_DEVICE = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}-(?P<device>.+)")
 
 
@@ -64,16 +64,7 @@ def parse_specification(data: bytes, path: str) -> dict[str, CdiDevice]:
     return devices
 
 
-def parse_mig_minors(data: bytes) -> dict[int, str]:
-    """Decode the driver's list of capability files: number to `gpu/gi` or `gpu/gi/ci`, with the GPU's device number."""
-    minors: dict[int, str] = {}
-    for line in data.decode("ascii", "replace").splitlines():
-        if match := _MINOR.fullmatch(line.strip()):
-            minors[int(match[4])] = "/".join(part for part in match.groups()[:3] if part is not None)
-    return minors
-
-
-def identify(device: CdiDevice, mig_minors: Mapping[int, str]) -> Identity | None:
+def identify(device: CdiDevice, mig_minors: Mapping[int, MigCapability]) -> Identity | None:
     """Return what a CDI device is, or None if it is not exactly one known device."""
     if device.capabilities:
         mig = {uuid for uuid in device.uuids if uuid.startswith("MIG-")}
@@ -104,17 +95,17 @@ def _is_of(cdi_name: str, device: str) -> bool:
     return name == device or (match is not None and match["device"] == device)
 
 
-def _mig_device(device: CdiDevice, mig_minors: Mapping[int, str]) -> Identity | None:
+def _mig_device(device: CdiDevice, mig_minors: Mapping[int, MigCapability]) -> Identity | None:
     """Return the only compute instance of the capability files, or the only GPU instance."""
     if not device.capabilities <= mig_minors.keys():
         return None
     instances = {mig_minors[number] for number in device.capabilities}
-    compute = {instance for instance in instances if instance.count("/") == 2}
-    names = compute or instances
-    gpus = {instance.split("/")[0] for instance in instances} | {str(gpu) for gpu in device.gpus}
-    if len(names) != 1 or len(gpus) != 1:
+    compute = {instance for instance in instances if instance.compute is not None}
+    named = compute or instances
+    gpus = {instance.gpu for instance in instances} | device.gpus
+    if len(named) != 1 or len(gpus) != 1:
         return None
-    return Naming.MIG_OF_MINOR, names.pop()
+    return Naming.MIG_OF_MINOR, named.pop().name
 
 
 def _device(name: str, edits: object) -> CdiDevice:

@@ -23,7 +23,7 @@ MAX_ORIGINAL = 256
 """Maximum length of an id in a finding."""
 
 Identity = tuple[Naming, str]
-"""What a name identifies, and the name in that form."""
+"""Kind of a name, and the name in the form of that kind."""
 
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _NVIDIA_UUID = re.compile(rf"(GPU|MIG)-({_UUID})")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpufleet.holders.kubelet.cdi import CdiDevice, identify, parse_mig_minors, parse_specification
+from gpufleet.codecs import mig_minors
+from gpufleet.holders.kubelet.cdi import CdiDevice, identify, parse_specification
 from gpufleet.holders.kubelet.device_ids import Identity
 from gpufleet.holders.kubelet.folders import NodeFolders
 from gpufleet.model.absence import Reason
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import grpc
 
 LIST = "/v1.PodResourcesLister/List"
+ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 MAX_ANSWER_BYTES = 16 << 20
 MAX_NAMES = 65_536
 """Maximum number of names that are read from a folder."""
@@ -33,7 +35,6 @@ POD_LOGS, CONTAINER_LOGS = "/var/log/pods", "/var/log/containers"
 CDI_FOLDERS = ("etc/cdi", "run/cdi", "var/run/cdi")
 """Folders of CDI specifications. A device in a later folder replaces one of the same name in an earlier folder."""
 
-MIG_MINORS = "proc/driver/nvidia-caps/mig-minors"
 _PCI_DEVICES, _IOMMU_GROUPS = "sys/bus/pci/devices", "sys/kernel/iommu_groups"
 _GPU_CLASSES = ("0x03", "0x12")
 """PCI classes of display controllers and processing accelerators."""
@@ -91,6 +92,21 @@ class PodResources:
             self.close()
             raise HolderError(Reason.READER_FAILED, f"{self._socket}: the kubelet was restarted during the request")
         return KubeletAnswer(answer, session, started_at)
+
+    def allocatable(self) -> bytes:
+        """Call `GetAllocatableResources` on the connection of the newest `list_pods`; empty without an answer.
+
+        Kubelets before 1.23 do not serve it by default.
+        """
+        import grpc
+
+        if self._channel is None:
+            return b""
+        try:
+            answer: bytes = self._channel.unary_unary(ALLOCATABLE)(b"", timeout=self._timeout)
+        except grpc.RpcError:
+            return b""
+        return answer
 
     def close(self) -> None:
         """Close the connection."""
@@ -227,12 +243,12 @@ class CdiFolders:
             if specification.problem:
                 problems.append(specification.problem)
         own = {name: devices[name] for name in names if name in devices}
-        minors: dict[int, str] = {}
+        minors: dict[int, mig_minors.MigCapability] = {}
         if any(device.capabilities for device in own.values()):
             try:
-                minors = parse_mig_minors(_read(self._root / MIG_MINORS))
+                minors = mig_minors.parse_mig_minors(_read(self._root / mig_minors.PATH.lstrip("/")))
             except OSError as error:
-                problems.append(f"MIG devices of claims are unknown: {self._root / MIG_MINORS}: {error.strerror}")
+                problems.append(f"MIG devices of claims are unknown: {self._root}{mig_minors.PATH}: {error.strerror}")
         found = {name: identify(device, minors) for name, device in own.items()}
         return {name: identity for name, identity in found.items() if identity is not None}, tuple(problems)
 

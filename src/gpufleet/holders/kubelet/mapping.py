@@ -1,5 +1,6 @@
 """Listed pods to holder claims. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -63,6 +64,36 @@ def map_pods(
             claims += _device_claims(pod, holder, container, identities, cdi)
         claims += _resource_claims(pod, holder, identities, cdi)
     return tuple(claims)
+
+
+def with_total_replicas(
+    claims: Iterable[HolderClaim], allocatable: Iterable[tuple[str, str]]
+) -> tuple[HolderClaim, ...]:
+    """Return the claims, with the number of replicas of each shared device.
+
+    A device with fewer allocatable replicas than a claim has of it is left unknown: the kubelet does not list the
+    devices that a plugin reports as unhealthy.
+
+    Args:
+        claims: of all pods.
+        allocatable: resource name and device id of each allocatable device, as the kubelet lists them.
+    """
+    totals: Counter[tuple[str, DeviceName]] = Counter()
+    for resource, id_ in dict.fromkeys(allocatable):
+        named = name_device(id_, resource, "", {})
+        if named is not None and named.replica:
+            totals[resource, named.device] += 1
+    found: list[HolderClaim] = []
+    for claim in claims:
+        groups: dict[int, list[DeviceName]] = {}
+        for device in claim.devices:
+            total = totals[claim.resource, device] if claim.replicas else 0
+            groups.setdefault(total if total >= claim.replicas else 0, []).append(device)
+        found += [
+            msgspec.structs.replace(claim, devices=tuple(devices), total_replicas=total)
+            for total, devices in groups.items()
+        ]
+    return tuple(found)
 
 
 def pci_identities(claims: Iterable[HolderClaim]) -> set[Identity]:

@@ -80,6 +80,18 @@ def parse_pods(data: bytes) -> tuple[ListedPod, ...]:
     return _PodParser(data).pods()
 
 
+def parse_allocatable(data: bytes) -> tuple[tuple[str, str], ...]:
+    """Decode an `AllocatableResourcesResponse`; return resource name and device id of each allocatable device.
+
+    A device near two NUMA nodes is listed twice.
+
+    Raises:
+        WireError: if the message is malformed.
+        WireLimitError: if it has too many devices.
+    """
+    return _PodParser(data).allocatable()
+
+
 class _PodParser:
     """Decoder of one answer, which counts its parts."""
 
@@ -94,6 +106,13 @@ class _PodParser:
                 found.append(self._pod(start, end))
                 if len(found) > MAX_PODS:
                     raise WireLimitError("pod_resources", f"more than {MAX_PODS} pods")
+        return tuple(found)
+
+    def allocatable(self) -> tuple[tuple[str, str], ...]:
+        found: list[tuple[str, str]] = []
+        for number, start, end in self._fields(0, len(self._data)):
+            if number == 1:
+                found.extend(self._container_devices(start, end))
         return tuple(found)
 
     def _pod(self, start: int, end: int) -> ListedPod:

@@ -1,6 +1,7 @@
 """The kubelet as a holder source."""
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from gpufleet.holders.kubelet.mapping import (
     pod_holder,
     with_devices,
     with_pci_functions,
+    with_total_replicas,
 )
-from gpufleet.holders.kubelet.parse import parse_pods
+from gpufleet.holders.kubelet.parse import parse_allocatable, parse_pods
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError, WireError
 from gpufleet.model.holdings import HolderKind
@@ -62,6 +64,7 @@ class KubeletHolders:
         self._timeout = timeout_seconds
         self._api = self._new_api()
         self._cdi = CdiFolders(root)
+        self._known_allocatable: tuple[str, tuple[tuple[str, str], ...]] = ("", ())
         self._thread: ThreadPoolExecutor | None = None
         self._running: asyncio.Future[HolderReport] | None = None
 
@@ -92,6 +95,15 @@ class KubeletHolders:
             thread.submit(api.close)
             thread.shutdown(wait=False)
 
+    def _allocatable(self, session: str) -> tuple[tuple[str, str], ...]:
+        """Return the allocatable devices; without an answer those of an earlier one of this session. Blocks."""
+        if self._known_allocatable[0] != session:
+            self._known_allocatable = session, ()
+        with contextlib.suppress(WireError):
+            if devices := parse_allocatable(self._api.allocatable()):
+                self._known_allocatable = session, devices
+        return self._known_allocatable[1]
+
     def _new_api(self) -> PodResources:
         return PodResources(self._kubelet / "pod-resources" / "kubelet.sock", self._timeout)
 
@@ -109,6 +121,8 @@ class KubeletHolders:
         cdi, unread = self._cdi.identities(names) if names else ({}, ())
         problems += unread
         claims = map_pods(pods, identities, cdi)
+        if any(claim.replicas for claim in claims):
+            claims = with_total_replicas(claims, self._allocatable(answer.session))
         by_pci = pci_identities(claims)
         claims = with_pci_functions(claims, other_devices(self._root, by_pci), gpus_of_groups(self._root, by_pci))
         return HolderReport(

@@ -9,8 +9,12 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Self
 
+from gpufleet.codecs import mig_minors
+from gpufleet.codecs.mig_minors import MigCapability
 from gpufleet.holders.processes.files import ProcessFiles
 from gpufleet.holders.processes.parse.process import is_path_only
 from gpufleet.holders.processes.vfio import passed_through_devices
@@ -28,6 +32,9 @@ BUDGET_SECONDS = 0.015
 YOUNG_SCANS = 3
 """Scans in which a new process is inspected before it takes its turn with the others."""
 
+MAX_TABLE_BYTES = 8 << 20
+"""Maximum size of the driver's table of capabilities; 32 GPUs have 100 kB."""
+
 _NVIDIA_MAJOR, _LAST_GPU = 195, 247
 """Major number of NVIDIA's device nodes, and the last minor number of a GPU (nv.h in NVIDIA's open kernel modules)."""
 
@@ -37,13 +44,45 @@ class OpenDevices(NamedTuple):
 
     Attributes:
         minors: N of each /dev/nvidiaN.
+        instances: `N/gi/ci` of each compute instance whose capability file is open, with N of its GPU.
         used: GPUs that are open through VFIO.
         grouped: GPUs of open IOMMU groups with several GPUs: the process uses at least one of each group.
     """
 
     minors: tuple[int, ...] = ()
+    instances: tuple[str, ...] = ()
     used: tuple[DeviceName, ...] = ()
     grouped: tuple[DeviceName, ...] = ()
+
+
+class MigCapabilities:
+    """Capability files of MIG devices, by device number."""
+
+    def __init__(self, major: int | None, minors: dict[int, MigCapability]) -> None:
+        self._major, self._minors = major, minors
+
+    @classmethod
+    def read(cls, proc: str) -> Self:
+        """Read the driver's tables below the folder /proc; none without a driver."""
+        devices, table = _read(f"{proc}/devices"), _read(proc + mig_minors.PATH.removeprefix("/proc"))
+        return cls(mig_minors.parse_major(devices), _parsed(table))
+
+    def get(self, number: tuple[int, int]) -> MigCapability | None:
+        """Return the instance that a device file opens, or None if it is no file of an instance."""
+        return self._minors.get(number[1]) if number[0] == self._major else None
+
+
+@lru_cache(maxsize=1)
+def _parsed(table: bytes) -> dict[int, MigCapability]:
+    return mig_minors.parse_mig_minors(table)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(MAX_TABLE_BYTES)
+    except OSError:
+        return b""
 
 
 class DescriptorScanner:
@@ -62,6 +101,7 @@ class DescriptorScanner:
         self._old: OrderedDict[int, None] = OrderedDict()
         self._holders: set[int] = set()  # processes with open device files
         self._denied: set[int] = set()
+        self._capabilities: MigCapabilities | None = None
 
     @property
     def is_denied(self) -> bool:
@@ -71,6 +111,7 @@ class DescriptorScanner:
     def find(self, candidates: set[int], pids: set[int]) -> dict[int, OpenDevices]:
         """Return the device files of processes, as far as the time allows."""
         self._update_known(pids)
+        self._capabilities = None
         found: dict[int, OpenDevices] = {}
         for pid in sorted(self._holders & candidates)[:MAX_HOLDERS]:
             self._take(pid, found)
@@ -111,7 +152,7 @@ class DescriptorScanner:
         except OSError:
             return
         self._denied.discard(pid)
-        minors: set[int | None] = set()
+        opened: set[tuple[int, int]] = set()
         used: dict[DeviceName, None] = {}
         grouped: dict[DeviceName, None] = {}
         for name in names[:MAX_DESCRIPTORS]:
@@ -120,20 +161,25 @@ class DescriptorScanner:
             except OSError:
                 continue
             if "/nvidia" in target:
-                minors.add(self._minor(pid, name))
+                number = self._device_number(pid, name)  # the path can be anything
+                opened.update(() if number is None else (number,))
             elif "/vfio/" in target:
                 devices = passed_through_devices(self._root, target, self._device_number(pid, name))
                 (used if len(devices) == 1 else grouped).update(dict.fromkeys(devices))
-        opened = tuple(sorted(minor for minor in minors if minor is not None))
-        if opened or used or grouped:
-            found[pid] = OpenDevices(opened, tuple(used), tuple(name for name in grouped if name not in used))
+        minors = tuple(sorted(minor for major, minor in opened if major == _NVIDIA_MAJOR and minor <= _LAST_GPU))
+        instances = self._instances({number for number in opened if number[0] != _NVIDIA_MAJOR})
+        if minors or instances or used or grouped:
+            others = tuple(name for name in grouped if name not in used)
+            found[pid] = OpenDevices(minors, instances, tuple(used), others)
 
-    def _minor(self, pid: int, descriptor: str) -> int | None:
-        """Return N of /dev/nvidiaN by the device number of an open file; its path can be anything."""
-        number = self._device_number(pid, descriptor)
-        if number is None or number[0] != _NVIDIA_MAJOR or number[1] > _LAST_GPU:
-            return None
-        return number[1]
+    def _instances(self, numbers: set[tuple[int, int]]) -> tuple[str, ...]:
+        """Return the compute instances of open capability files. The file of a GPU instance alone gives no access."""
+        if not numbers:
+            return ()
+        if self._capabilities is None:
+            self._capabilities = MigCapabilities.read(self._files.proc)
+        known = [self._capabilities.get(number) for number in numbers]
+        return tuple(sorted(one.name for one in known if one is not None and one.compute is not None))
 
     def _device_number(self, pid: int, descriptor: str) -> tuple[int, int] | None:
         """Return the device number of a file that was really opened, or None."""

@@ -181,6 +181,7 @@ class ProcessScanner:
                 is_weak=located.is_weak,
                 views=views,
                 minors=opened.minors,
+                instances=opened.instances,
                 passed_through=opened.used,
                 grouped=opened.grouped,
             )

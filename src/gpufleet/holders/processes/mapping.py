@@ -67,6 +67,7 @@ def claims_of(processes: Iterable[ProcessEvidence]) -> tuple[HolderClaim, ...]:
 def _names(process: ProcessEvidence) -> list[tuple[Method, Sequence[DeviceName]]]:
     used = [DeviceName(Naming.VIEW, view, view) for view in process.views] + list(process.passed_through)
     opened = [DeviceName(Naming.MINOR, str(minor), f"/dev/nvidia{minor}") for minor in process.minors]
+    opened += [DeviceName(Naming.MIG_OF_MINOR, one, f"/dev/nvidia-caps of {one}") for one in process.instances]
     opened += process.grouped
     if process.is_weak:
         used, opened = [], used + opened

@@ -18,6 +18,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
         is_weak: whether only the process itself names the job or virtual machine.
         views: keys of the views on which the driver lists it.
         minors: N of each device node /dev/nvidiaN that it has open.
+        instances: `N/gi/ci` of each MIG device whose capability files it has open.
         passed_through: devices that it has open through VFIO, and that are GPUs.
         grouped: GPUs of open IOMMU groups with several GPUs; it uses at least one of each group.
     """
@@ -27,6 +28,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     is_weak: bool = False
     views: tuple[str, ...] = ()
     minors: tuple[int, ...] = ()
+    instances: tuple[str, ...] = ()
     passed_through: tuple[DeviceName, ...] = ()
     grouped: tuple[DeviceName, ...] = ()
 

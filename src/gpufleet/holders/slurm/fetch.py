@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from secrets import token_hex
 
-from gpufleet.holders.slurm.parse import parse_config_folder, parse_job, parse_listing, parse_names, parse_node
-from gpufleet.holders.slurm.records import JobRecord, ListedJob, SlurmNodeRecord
+from gpufleet.holders.slurm.parse import parse_config, parse_job, parse_listing, parse_names, parse_node
+from gpufleet.holders.slurm.records import ClusterConfig, JobRecord, ListedJob, SlurmNodeRecord
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError, HolderError
 from gpufleet.model.text import bounded
@@ -97,13 +97,13 @@ class SlurmCommands:
             return None
         return parse_job(_checked(result), listed)
 
-    async def config_folder(self) -> str:
-        """Return the folder of slurm.conf as the controller reports it, or an empty text.
+    async def config(self) -> ClusterConfig:
+        """Return the configuration of the cluster as the controller reports it.
 
         Raises:
             HolderError: if the controller does not answer.
         """
-        return parse_config_folder(_checked(await self._run("scontrol", "show", "config")))
+        return parse_config(_checked(await self._run("scontrol", "show", "config")))
 
     async def slurmd_gres(self, node: str) -> bytes:
         """Return the GRES that slurmd finds for a node.

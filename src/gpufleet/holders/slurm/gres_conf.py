@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpufleet.holders.slurm.hostlist import contains, expand
-from gpufleet.holders.slurm.records import Capability, GpuFiles, GresUse
+from gpufleet.holders.slurm.records import GpuFiles, GresUse
 from gpufleet.model.errors import WireError
 
 MAX_GPUS = 1024
@@ -21,7 +21,6 @@ _PAIR = re.compile(r"([A-Za-z]+)\s*=\s*(?:\"([^\"]*)\"|(\S*))")
 _SLURMD = re.compile(r"Gres Name=gpu(?: Type=(\S+))? Count=(\d{1,6}) .*?File=(\S+)")
 _NUMBER = re.compile(r".*/nvidia(\d{1,5})\Z", re.ASCII | re.DOTALL)
 _CAPABILITY_FILE = re.compile(r".*/nvidia-cap(\d{1,9})\Z", re.ASCII | re.DOTALL)
-_CAPABILITY = re.compile(r"gpu(\d{1,5})/gi(\d{1,5})/(?:ci(\d{1,5})/)?access (\d{1,9})\Z", re.ASCII)
 
 
 def includes(text: str) -> tuple[str, ...]:
@@ -88,17 +87,6 @@ def order(entries: Sequence[GpuFiles], configured: Sequence[GresUse]) -> tuple[G
     if len(ordered) != len(entries):
         raise WireError("gres", f"{len(entries)} device files, and {len(ordered)} GPUs in slurm.conf")
     return tuple(ordered)
-
-
-def parse_capabilities(data: bytes) -> dict[int, Capability]:
-    """Return the driver's table of MIG capabilities (`mig-minors`): number of the device file to what it opens."""
-    found: dict[int, Capability] = {}
-    for line in data.decode(errors="replace").splitlines()[:MAX_LINES]:
-        match = _CAPABILITY.match(line.strip())
-        if match:
-            compute = None if match[3] is None else int(match[3])
-            found[int(match[4])] = Capability(int(match[1]), int(match[2]), compute)
-    return found
 
 
 def minor(file: str) -> int | None:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpufleet.codecs.mig_minors import MigCapability
 from gpufleet.holders.slurm.gres_conf import capability, minor
 from gpufleet.holders.slurm.parse import gres_on
-from gpufleet.holders.slurm.records import Capability, GpuFiles, GresUse, JobRecord
+from gpufleet.holders.slurm.records import GpuFiles, GresUse, JobRecord
 from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Method, Owner, Share
 from gpufleet.model.text import bounded
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
@@ -28,17 +29,22 @@ class SlurmNodeGpus(msgspec.Struct, frozen=True):
     """
 
     entries: tuple[GpuFiles, ...] = ()
-    capabilities: dict[int, Capability] = {}
+    capabilities: dict[int, MigCapability] = {}
     detail: str = ""
 
 
-def claims_of(job: JobRecord, nodes: Mapping[str, SlurmNodeGpus]) -> tuple[HolderClaim, ...]:
+def claims_of(job: JobRecord, nodes: Mapping[str, SlurmNodeGpus], cluster: str = "") -> tuple[HolderClaim, ...]:
     """Return the claims of a job on the nodes of this machine.
+
+    Args:
+        job: the job.
+        nodes: GPUs by name of the node.
+        cluster: name of the SLURM cluster, or empty.
 
     Raises:
         WireError: if a host list of the job is malformed.
     """
-    holder = holder_of(job)
+    holder = holder_of(job, cluster)
     found: list[HolderClaim] = []
     for node, gpus in nodes.items():
         for item in gres_on(job, node):
@@ -47,8 +53,8 @@ def claims_of(job: JobRecord, nodes: Mapping[str, SlurmNodeGpus]) -> tuple[Holde
     return _merge(found)
 
 
-def holder_of(job: JobRecord) -> Holder:
-    """Return the job as a holder."""
+def holder_of(job: JobRecord, cluster: str = "") -> Holder:
+    """Return a job of a SLURM cluster as a holder."""
     return Holder(
         kind=HolderKind.JOB,
         id=str(job.listed.id),
@@ -60,6 +66,7 @@ def holder_of(job: JobRecord) -> Holder:
         qos=_text(job.qos),
         array_job=job.array_job,
         array_task=_text(job.array_task),
+        slurm_cluster=_text(cluster),
         nodes=job.nodes,
         gpus=job.gpus,
     )

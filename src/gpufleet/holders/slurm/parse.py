@@ -8,7 +8,7 @@ with the listed texts at their places. The rest, up to the `Nodes=` lines, is SL
 import re
 
 from gpufleet.holders.slurm.hostlist import contains
-from gpufleet.holders.slurm.records import GresUse, JobRecord, ListedJob, SlurmNodeRecord
+from gpufleet.holders.slurm.records import ClusterConfig, GresUse, JobRecord, ListedJob, SlurmNodeRecord
 from gpufleet.model.errors import WireError
 
 MAX_INDEXES = 4096
@@ -37,6 +37,8 @@ _QOS = re.compile(r" QOS=(\S{0,512})")
 _STATE = re.compile(r" JobState=([A-Z_]{1,32})\b")
 _NODE_LINE = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _END_OF_NODES = " MinCPUsNode="
+_CLUSTER = re.compile(r"^ClusterName[ \t]*= ([^\s/]{1,256})$", re.MULTILINE)
+_CONF = re.compile(r"^SLURM_CONF[ \t]*= (/\S*)/[^/\s]+$", re.MULTILINE)
 
 
 def parse_gres(text: str) -> tuple[GresUse, ...]:
@@ -153,10 +155,12 @@ def parse_names(data: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if len(name) <= 256))
 
 
-def parse_config_folder(data: bytes) -> str:
-    """Return the folder of slurm.conf in `scontrol show config`, or an empty text."""
-    match = re.search(r"^SLURM_CONF\s*= (/\S*)/[^/\s]+$", data.decode(errors="replace"), re.MULTILINE)
-    return match[1] if match else ""
+def parse_config(data: bytes) -> ClusterConfig:
+    """Return the configuration of `scontrol show config`."""
+    text = data.decode(errors="replace")
+    cluster = _CLUSTER.search(text)
+    folder = _CONF.search(text)
+    return ClusterConfig(_present(cluster[1]).lower() if cluster else "", folder[1] if folder else "")
 
 
 def _item(name: str, kind: str, count: int, detail: str) -> GresUse:

@@ -3,6 +3,18 @@
 import msgspec
 
 
+class ClusterConfig(msgspec.Struct, frozen=True):
+    """Configuration of a SLURM cluster. Texts are empty if they are not printed.
+
+    Attributes:
+        cluster: its name (`ClusterName`), in lower case as in SLURM's accounting.
+        folder: folder of slurm.conf.
+    """
+
+    cluster: str = ""
+    folder: str = ""
+
+
 class GresUse(msgspec.Struct, frozen=True):
     """An item of a GRES list, such as `gpu:h100:2(IDX:0-1)`.
 
@@ -95,11 +107,3 @@ class GpuFiles(msgspec.Struct, frozen=True):
 
     type: str
     files: tuple[str, ...]
-
-
-class Capability(msgspec.Struct, frozen=True):
-    """Target of a device file of a MIG capability: GPU, GPU instance, and compute instance or None."""
-
-    gpu: int
-    instance: int
-    compute: int | None

@@ -4,18 +4,25 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gpufleet.codecs import mig_minors
 from gpufleet.holders.slurm.fetch import TIMEOUT_SECONDS, SlurmCommands, UnknownNodeError
 from gpufleet.holders.slurm.gres_conf import (
     MAX_INCLUDES,
     includes,
     order,
-    parse_capabilities,
     parse_gres_conf,
     parse_slurmd_gres,
 )
 from gpufleet.holders.slurm.mapping import DEVICE_GRES, SlurmNodeGpus, claims_of
 from gpufleet.holders.slurm.parse import gres_on
-from gpufleet.holders.slurm.records import Capability, GpuFiles, GresUse, JobRecord, ListedJob, SlurmNodeRecord
+from gpufleet.holders.slurm.records import (
+    ClusterConfig,
+    GpuFiles,
+    GresUse,
+    JobRecord,
+    ListedJob,
+    SlurmNodeRecord,
+)
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError, HolderError, WireError
 from gpufleet.model.text import bounded
@@ -33,8 +40,6 @@ RETRY_REPORTS = 20
 
 FOLDERS = ("/run/slurm/conf", "/etc/slurm")
 """Folders of gres.conf, searched after the folder of the slurm.conf that the controller reports."""
-
-CAPABILITIES = "/proc/driver/nvidia-caps/mig-minors"
 
 _HOLDING_STATES = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
@@ -84,6 +89,7 @@ class SlurmHolders:
         self._jobs: dict[int, JobRecord] = {}
         self._without: set[int] = set()  # running jobs without GPUs here
         self._tables: dict[str, tuple[SlurmNodeRecord, SlurmNodeGpus, int]] = {}
+        self._config: tuple[tuple[tuple[str, str], ...], ClusterConfig] | None = None
         self._reports = 0
 
     @property
@@ -104,10 +110,13 @@ class SlurmHolders:
             jobs, problems = await self._current_jobs(nodes)
         except WireError as error:
             raise HolderError(Reason.READER_FAILED, str(error)) from error
-        tables = {node.name: await self._table(node) for node in nodes} if jobs else {}
         claims: list[HolderClaim] = []
-        for job in jobs.values():
-            claims += claims_of(job, tables)
+        tables: dict[str, SlurmNodeGpus] = {}
+        if jobs:
+            config = await self._current_config(nodes)
+            tables = {node.name: await self._table(node, config) for node in nodes}
+            for job in jobs.values():
+                claims += claims_of(job, tables, config.cluster)
         details = [*problems, *(f"{name}: {table.detail}" for name, table in tables.items() if table.detail)]
         return HolderReport(
             claims=tuple(claims),
@@ -119,7 +128,7 @@ class SlurmHolders:
     async def close(self) -> None:
         """Drop the known jobs and nodes."""
         self._names = self._configured
-        self._jobs, self._without, self._tables = {}, set(), {}
+        self._jobs, self._without, self._tables, self._config = {}, set(), {}, None
 
     async def _nodes(self) -> list[SlurmNodeRecord]:
         """Return the nodes of this machine."""
@@ -199,7 +208,14 @@ class SlurmHolders:
                 self._without.add(listed.id)
         return jobs, problems
 
-    async def _table(self, node: SlurmNodeRecord) -> SlurmNodeGpus:
+    async def _current_config(self, nodes: Sequence[SlurmNodeRecord]) -> ClusterConfig:
+        """Return the configuration of the cluster, read again if a slurmd was restarted."""
+        started = tuple((node.name, node.slurmd_started) for node in nodes)
+        if self._config is None or self._config[0] != started:
+            self._config = started, await self._slurm.config()
+        return self._config[1]
+
+    async def _table(self, node: SlurmNodeRecord, config: ClusterConfig) -> SlurmNodeGpus:
         """Return the GPUs of a node, read again if slurmd was restarted or the configuration changed."""
         before = self._tables.get(node.name)
         if before is not None:
@@ -207,24 +223,24 @@ class SlurmHolders:
             unchanged = (seen.slurmd_started, seen.configured) == (node.slurmd_started, node.configured)
             if unchanged and (not table.detail or self._reports - at < RETRY_REPORTS):
                 return table
-        table = await self._read_table(node)
+        table = await self._read_table(node, config)
         self._tables[node.name] = (node, table, self._reports)
         return table
 
-    async def _read_table(self, node: SlurmNodeRecord) -> SlurmNodeGpus:
+    async def _read_table(self, node: SlurmNodeRecord, config: ClusterConfig) -> SlurmNodeGpus:
         details: list[str] = []
         for read in (self._gres_conf_entries, self._slurmd_entries):
             try:
-                entries = await read(node)
+                entries = await read(node, config)
                 if entries is not None:
                     return SlurmNodeGpus(order(entries, node.configured), await self._capabilities(entries))
             except (WireError, HolderError, ChannelError) as error:
                 details.append(str(error))
         return SlurmNodeGpus(detail="the order of the GPUs is unknown: " + "; ".join(details))
 
-    async def _gres_conf_entries(self, node: SlurmNodeRecord) -> tuple[GpuFiles, ...] | None:
+    async def _gres_conf_entries(self, node: SlurmNodeRecord, config: ClusterConfig) -> tuple[GpuFiles, ...] | None:
         """Return the entries of gres.conf, or None without a file, or if slurmd detects the GPUs."""
-        folders = (self._folder,) if self._folder else (await self._slurm.config_folder(), *FOLDERS)
+        folders = (self._folder,) if self._folder else (config.folder, *FOLDERS)
         for folder in filter(None, dict.fromkeys(folders)):
             texts = await self._gres_conf(folder)
             if texts:
@@ -243,14 +259,14 @@ class SlurmHolders:
             wanted = list(dict.fromkeys(file for name in read for file in includes(texts[name]) if file not in texts))
         return texts
 
-    async def _slurmd_entries(self, node: SlurmNodeRecord) -> tuple[GpuFiles, ...] | None:
+    async def _slurmd_entries(self, node: SlurmNodeRecord, _config: ClusterConfig) -> tuple[GpuFiles, ...] | None:
         return parse_slurmd_gres(await self._slurm.slurmd_gres(node.name))
 
-    async def _capabilities(self, entries: Sequence[GpuFiles]) -> dict[int, Capability]:
+    async def _capabilities(self, entries: Sequence[GpuFiles]) -> dict[int, mig_minors.MigCapability]:
         if all(len(entry.files) <= 1 for entry in entries):
             return {}
-        fetched = await self._files.fetch(FetchPlan(files=(CAPABILITIES,)))
-        return parse_capabilities(fetched.files.get(CAPABILITIES, b""))
+        fetched = await self._files.fetch(FetchPlan(files=(mig_minors.PATH,)))
+        return mig_minors.parse_mig_minors(fetched.files.get(mig_minors.PATH, b""))
 
 
 def _device_gres(job: JobRecord, node: str) -> list[GresUse]:

@@ -182,6 +182,7 @@ def holder_record(
         steps=one.steps,
         share=one.share,
         replicas=one.replicas,
+        total_replicas=one.total_replicas,
         claim=one.claim,
         methods=one.methods,
         verdict=one.verdict,

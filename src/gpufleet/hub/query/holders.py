@@ -1,6 +1,6 @@
 """Holder queries: pages of the holders of all devices, now or in an interval."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.hub.liveness.states import LivenessSnapshot
+from gpufleet.hub.query.claim_holders import ClaimHolders
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.fleet import FleetPages
 from gpufleet.hub.query.history import InvalidQueryError
@@ -17,7 +18,7 @@ from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.api.answer import GpuRecord, MachineRecord
 from gpufleet.model.api.holders import HolderAllocation, HolderPage
 from gpufleet.model.holdings import HolderKind
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, holding_place
 from gpufleet.model.time import LATEST
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import SampleStore
@@ -59,10 +60,12 @@ class HolderQueries:
         lookup: MachineLookup,
         pages: FleetPages,
         joins: ClusterJoins,
+        claimed: ClaimHolders,
         executor: QueryExecutor,
         clock: Clock,
         instant: Callable[[], LivenessSnapshot],
     ) -> None:
+        self._claimed = claimed
         self._store = store
         self._claims = claims
         self._lookup = lookup
@@ -108,9 +111,15 @@ class HolderQueries:
             after=requested.after,
             limit=requested.limit + 1,
         )
-        read = self._store.holdings(query) if machines != () else ()
-        page = _cut(read, requested.limit)
-        lasting = [one for one in page if _is_selected(one, selected.interval, now)]
+        read = {holding_place(one): one for one in (self._store.holdings(query) if machines != () else ())}
+        is_present = selected.interval is None
+        claimed = self._claimed_by(selected, machines) if is_present else {}
+        after = requested.after
+        read = {place: one for place, one in claimed.items() if after is None or place > after} | read
+        places = _cut(sorted(read), requested.limit)
+        page = {place: read[place] for place in places}
+        page = self._with_claims(page, claimed) if is_present else page
+        lasting = [one for one in page.values() if _is_selected(one, selected.interval, now)]
         found = [one for one in self._joins.complete(lasting) if _has_texts(one, selected)]
         machines_of = self._machines(found, instant)
         gpus = self._gpus(tuple(machines_of.values()), instant)
@@ -124,8 +133,47 @@ class HolderQueries:
             )
             for one in found
         )
-        following = requested.cursor(holding_place(page[-1])) if len(page) < len(read) else None
+        following = requested.cursor(places[-1]) if len(places) < len(read) else None
         return HolderPage(items=items, next=following)
+
+    def _claimed_by(
+        self, selected: HolderFilter, machines: tuple[str, ...] | None
+    ) -> dict[HoldingPlace, StoredHolding]:
+        """Return the selected present holdings by ResourceClaims. Their holders are pods."""
+        if selected.kind not in (None, HolderKind.POD) or selected.user is not None or selected.account is not None:
+            return {}
+        clusters = self._lookup.clusters() if selected.cluster is None else [selected.cluster]
+        every = [one for own in self._claimed.of_clusters(clusters).values() for each in own.values() for one in each]
+        return {
+            holding_place(one): one
+            for one in every
+            if (machines is None or one.machine in machines)
+            and (not selected.ids or one.holding.holder.id in selected.ids)
+            and _has_texts(one, selected)
+        }
+
+    def _with_claims(
+        self, page: dict[HoldingPlace, StoredHolding], claimed: Collection[HoldingPlace]
+    ) -> dict[HoldingPlace, StoredHolding]:
+        """Return the holdings of a page, joined with those by claims of their machines.
+
+        A holding by a claim is left out if its machine reports the holder under another place: with a container.
+        """
+        by_cluster: dict[str, set[str]] = {}
+        for one in page.values():
+            by_cluster.setdefault(one.cluster, set()).add(one.machine)
+        joined: dict[HoldingPlace, StoredHolding] = {}
+        affected: set[str] = set()
+        for cluster, ids in by_cluster.items():
+            of_claims = sorted(ids & self._claimed.of_cluster(cluster).keys())
+            affected.update(of_claims)
+            for own in (self._pages.joined_holdings(cluster, of_claims) if of_claims else {}).values():
+                joined.update({holding_place(one): one for one in own})
+        return {
+            place: joined.get(place, one)
+            for place, one in page.items()
+            if place in joined or place not in claimed or one.machine not in affected
+        }
 
     def _allocations(self, stored: StoredHolding, now: int) -> list[HolderAllocation]:
         """Return the allocations that name the holder or its parent during the holding."""
@@ -154,14 +202,14 @@ class HolderQueries:
         return {one.device.id: one for one in self._pages.gpus_of(machines, instant)}
 
 
-def _cut(read: Sequence[StoredHolding], limit: int) -> Sequence[StoredHolding]:
-    """Return the first holdings, up to a number of holdings and of machines."""
+def _cut(places: Sequence[HoldingPlace], limit: int) -> Sequence[HoldingPlace]:
+    """Return the first places, up to a number of holdings and of machines."""
     machines: set[str] = set()
-    for count, one in enumerate(read[:limit]):
-        machines.add(one.machine)
+    for count, (_, machine, *_) in enumerate(places[:limit]):
+        machines.add(machine)
         if len(machines) > MACHINES_PER_PAGE:
-            return read[:count]
-    return read[:limit]
+            return places[:count]
+    return places[:limit]
 
 
 def _has_texts(stored: StoredHolding, selected: HolderFilter) -> bool:

@@ -5,15 +5,21 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import BoundInterval
-from gpufleet.fleet.attribution.holder_targets import holding_query
+from gpufleet.fleet.attribution.bindings import BoundInterval, validity
+from gpufleet.fleet.attribution.holder_targets import (
+    can_be_ambiguous,
+    holder_names,
+    holding_query,
+    is_ambiguous,
+    target_name,
+)
 from gpufleet.fleet.attribution.holding_intervals import Parents
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, known_until, may_overlap
 from gpufleet.fleet.readings import known_views
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.holdings import HET_JOB, HolderKind
-from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, StoredJob, holding_place
 from gpufleet.model.view import ViewKind
 from gpufleet.ports.store import SampleStore
 
@@ -75,6 +81,30 @@ def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery]) -> tuple[
     return tuple(found.values())
 
 
+def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Allocation]) -> frozenset[str]:
+    """Return the ids of allocations whose job ids several SLURM clusters have used within their validity.
+
+    Args:
+        store: the store.
+        cluster: the cluster of the allocations.
+        allocations: of any kind.
+    """
+    unqualified = [one for one in allocations if can_be_ambiguous(one.spec)]
+    jobs = {one for query in target_queries(cluster, unqualified, 0, 0) for one in store.slurm_jobs(query)}
+    if len({one.holder.slurm_cluster for one in jobs}) < 2:
+        return frozenset()
+    by_id: dict[str, list[StoredJob]] = defaultdict(list)
+    for job in jobs:
+        for id_ in {name.id for name in holder_names(job.holder)}:
+            by_id[id_].append(job)
+    named = [(one, target_name(one.spec)) for one in unqualified]
+    return frozenset(
+        one.id
+        for one, name in named
+        if name is not None and is_ambiguous(one.spec, by_id.get(name.id, ()), *validity(one))
+    )
+
+
 class HoldingReads:
     """Reads holdings from the store, for each call."""
 
@@ -89,6 +119,10 @@ class HoldingReads:
         """
         query = holding_query(spec, start, end, MAX_HOLDINGS)
         return () if query is None else read_holdings(self._store, [query])
+
+    def is_ambiguous(self, allocation: Allocation) -> bool:
+        """Return whether several SLURM clusters have used the job id of an allocation within its validity."""
+        return bool(ambiguous_jobs(self._store, allocation.spec.target.cluster, [allocation]))
 
     def of_machines(self, cluster: str, machines: Collection[str], start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return every holding of some machines within an interval. Raises TooManyHoldingsError."""
@@ -142,6 +176,8 @@ class SharedReads(HoldingReads):
         self._by_machine: dict[str, list[StoredHolding]] = {}
         queries = list(target_queries(cluster, allocations, self._start, end))
         self._targets = {(one.kind, id_) for one in queries for id_ in one.ids}
+        self._checked = frozenset(one.id for one in allocations)
+        self._ambiguous = ambiguous_jobs(store, cluster, allocations)
         try:
             named = read_holdings(store, queries)
         except TooManyHoldingsError:
@@ -180,6 +216,10 @@ class SharedReads(HoldingReads):
         found = [one for id_ in query.ids for one in self._by_id.get((kind, id_), ())]
         found += [one for id_ in query.groups for one in self._by_group.get((kind, id_), ())]
         return _within(found, start, end)
+
+    def is_ambiguous(self, allocation: Allocation) -> bool:
+        """Return whether several SLURM clusters have used the job id of an allocation; see `HoldingReads`."""
+        return allocation.id in self._ambiguous if allocation.id in self._checked else super().is_ambiguous(allocation)
 
     def of_machines(self, cluster: str, machines: Collection[str], start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return every holding of some machines within an interval; see `HoldingReads`."""

@@ -1,6 +1,7 @@
 """Short forms of identities, and suggestions for unknown names. Pure."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from gpufleet.model.view import ViewKind
@@ -50,3 +51,11 @@ def suggestion_text(candidates: Iterable[str]) -> str:
     """Return the end of an error message that lists the suggestions, or an empty text."""
     listed = ", ".join(candidates)
     return f"; did you mean {listed}?" if listed else ""
+
+
+_IDS = re.compile(r"(?::| \()? ?m-[a-z2-7]{12}(?:, m-[a-z2-7]{12})*\)?")
+
+
+def without_machine_ids(text: str) -> str:
+    """Return an explanation without the ids of machines, which can be another tenant's."""
+    return _IDS.sub("", text)

@@ -10,8 +10,10 @@ from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.model.api.answer import AllocationAnswer, MachineRecord, SeriesAnswer
+from gpufleet.model.catalogue.events import XID_LAST
 from gpufleet.model.reading import Provenance
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import HistoryStore, Store
 
@@ -39,14 +41,21 @@ class WorkloadQueries:
         found = self._lookup.holdings(allocation, max(first, now - HOLDING_TTL_NS), now + 1)
         stored = found.stored or self._lookup.newest_holdings(allocation, first, now + 1)
         held = [one for one in found.intervals if one.start <= now < one.end]
+        machines = self._lookup.with_samples(cluster, {one.machine for one in held})
+        latest_start = {id_: max(one.start for one in held if one.machine == id_) for id_ in {h.machine for h in held}}
         return workloads.answer(
             allocation,
             held,
             stored,
-            self._lookup.with_samples(cluster, {one.machine for one in held}),
+            machines,
             now,
+            own_xids={
+                one.machine.id: own_xids(self._store, one.machine, one.stored, latest_start[one.machine.id])
+                for one in machines
+            },
             stale_after_seconds=self._stale_after,
             any_holder=bool(stored) or self._lookup.has_holders(cluster),
+            is_ambiguous=found.is_ambiguous,
         )
 
     def series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
@@ -75,10 +84,12 @@ class WorkloadQueries:
         return history.series_answer(allocation, parts, own, probed(sources.get(intervals[-1].machine)))
 
     def _without_devices(self, allocation: Allocation, own: history.SeriesWindow) -> SeriesAnswer:
-        stored = self._lookup.holdings(allocation, own.start, own.end).stored
-        known = [one for one in stored if names_holder(allocation.spec, one.holding.holder)]
+        found = self._lookup.holdings(allocation, own.start, own.end)
+        known = [one for one in found.stored if names_holder(allocation.spec, one.holding.holder)]
         any_holder = bool(known) or self._lookup.has_holders(allocation.spec.target.cluster)
-        why = workloads.not_held_reason(allocation, known, self._clock.now_ns(), any_holder=any_holder)
+        why = workloads.not_held_reason(
+            allocation, known, self._clock.now_ns(), any_holder=any_holder, is_ambiguous=found.is_ambiguous
+        )
         return history.empty_series(allocation, *why, own)
 
 
@@ -100,6 +111,35 @@ def fetch_part(
         scope=interval.scope,
         of_host=interval.of_host,
     )
+
+
+def own_xids(store: HistoryStore, machine: MachineRecord, stored: Sequence[StoredSample], since: int) -> dict[str, int]:
+    """Return view key to its newest XID without time, as far as that is known to have occurred since an instant.
+
+    Only imported pages have XIDs without time.
+
+    Args:
+        store: has the history of the machine.
+        machine: the machine.
+        stored: its newest samples.
+        since: nanoseconds since 1970; nothing is known of the time before if it is 0.
+    """
+    found = {
+        one.sample.view.key: one.sample.measured_at
+        for one in stored
+        if one.sample.provenance is Provenance.IMPORTED
+        and one.sample.view is not None
+        and one.sample.measured_at >= since > 0
+        and contract.untimed_xid(one.sample.values) is not None
+    }
+    if not found:
+        return {}
+    start, end = min(found.values()), max(found.values()) + 1
+    series = store.series(
+        machine.cluster, machine.id, [XID_LAST], start, end, end - start, Provenance.IMPORTED, frozenset(found), since
+    )
+    newest = {view: points[-1][1] for (view, _), points in series.points.items() if points}
+    return {view: code for view, code in newest.items() if view is not None and isinstance(code, int)}
 
 
 def probed(source: Provenance | None) -> Provenance:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gpufleet.model.holdings import DeviceState, HolderKind, Holding, UnresolvedCount
+from gpufleet.model.holdings import DeviceState, Holder, HolderKind, Holding, UnresolvedCount
 
 HoldingPlace = tuple[str, str, str, str, str, str, int]
 """Identity of a stored holding: (cluster, machine, view, holder kind, holder id, container, start)."""
@@ -21,6 +21,20 @@ class StoredHolding(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     holding: Holding
     reported_at: int
+
+
+class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Job of a known SLURM cluster, from all of its holdings.
+
+    Attributes:
+        holder: the job with its ids only: `id`, `array_job`, `array_task`, `owners` and `slurm_cluster`.
+        first: earliest start of a holding, nanoseconds since 1970.
+        last: latest end or report of a holding, nanoseconds since 1970.
+    """
+
+    holder: Holder
+    first: int
+    last: int
 
 
 class StoredHolderStates(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from gpufleet.model.holdings import (
     DeviceState,
     Holder,
@@ -12,9 +14,10 @@ from gpufleet.model.holdings import (
     HoldingVerdict,
     Method,
 )
+from gpufleet.model.machine import Machine
 from gpufleet.model.view import View
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
-from gpufleet.simulate.fleet.fleet import Fleet
+from gpufleet.simulate.fleet.fleet import Fleet, replaced_guest
 from gpufleet.simulate.fleet.layout import FleetNode, Workload, host_view, sharing_of
 from gpufleet.simulate.fleet.random_values import number
 
@@ -37,6 +40,7 @@ NO_KUBELET = "the kubelet does not answer"
 _CHANGES = {
     *HOLDING_FAULTS,
     *(FaultKind.UNRESOLVED_DEVICES, FaultKind.ATTRIBUTION_GAP, FaultKind.HIDDEN_WHEN_IDLE),
+    FaultKind.GUEST_REPLACED,
 }
 
 
@@ -119,13 +123,21 @@ def present_holdings(fleet: Fleet, node: FleetNode, at: int) -> list[PresentHold
                 verdict = HoldingVerdict.CONFLICT if in_conflict else HoldingVerdict.DECLARED_ONLY
                 found.append(PresentHolding(view, _intruder(view, fault), fault.begin, fault.end, method, verdict))
                 conflicts |= {view.key} if in_conflict else set()
-    declared = []
+    declared, replaced_at = [], fleet.guests_replaced_at(node, at)
     for view, work in _held(fleet, node, at):
         held = work.holder(at)
         if held is not None:
+            holder, since, until = held
+            if replaced_at and node.is_passthrough:
+                holder, since = _replaced(holder, replaced_at), max(since, replaced_at)
             verdict = HoldingVerdict.CONFLICT if view.key in conflicts else HoldingVerdict.DECLARED_ONLY
-            declared.append(PresentHolding(view, *held, METHOD, verdict))
+            declared.append(PresentHolding(view, holder, since, until, METHOD, verdict))
     return [*declared, *found]
+
+
+def _replaced(vm: Holder, at: int) -> Holder:
+    guest = replaced_guest(Machine(name=vm.name), at)
+    return msgspec.structs.replace(vm, id=guest.system_uuid, name=guest.name)
 
 
 def _intruder(view: View, fault: FleetFault) -> Holder:

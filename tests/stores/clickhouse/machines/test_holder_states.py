@@ -41,7 +41,11 @@ def report(*devices: DeviceState, at: int, sender: str = "sender") -> StoredHold
 
 
 def test_every_field_of_a_report_comes_back(store: ClickHouseStore, cluster: str) -> None:
-    counts = (UnresolvedCount(source="kubelet", names=2**63 - 1), UnresolvedCount(source=HOSTILE, names=0))
+    examples = (HOSTILE, "GPU-x")
+    counts = (
+        UnresolvedCount(source="kubelet", names=2**63 - 1, examples=examples),
+        UnresolvedCount(source=HOSTILE, names=0),
+    )
     put(store, cluster, "m", UNKNOWN, HELD, at=T0, unresolved=counts)
     expected = msgspec.structs.replace(report(UNKNOWN, HELD, at=T0), unresolved=counts)
     assert store.holder_states(cluster, ["m", "other"], T0) == {"m": (expected,)}

@@ -1,11 +1,14 @@
 """Holdings of job arrays and heterogeneous jobs, queried by the id of the whole."""
 
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 
 from gpufleet.codecs.batch import to_wire
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Owner
 from gpufleet.model.machine import Machine
-from gpufleet.model.stored.holdings import HoldingQuery
+from gpufleet.model.stored.holdings import HoldingQuery, StoredJob
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import Batch, MachineReport
@@ -22,6 +25,17 @@ HOLDERS = (
 )
 
 
+def write(store: ClickHouseStore, cluster: str, holders: Sequence[Holder]) -> None:
+    holdings = tuple(
+        Holding(view=f"gpu/GPU-{number}", holder=holder, since=T0, methods=("slurm",), verdict=HoldingVerdict.AGREED)
+        for number, holder in enumerate(holders)
+    )
+    report = MachineReport(machine=Machine(name="n"), holdings=holdings)
+    batch = Batch(cluster=cluster, sender="s", epoch="0" * 32, seq=1, sent_at=T0, reports=(report,))
+    accepted = AcceptedBatch(received_at=T0 + 1, reported_at=T0 + 1, machine_ids=("m",), batch=to_wire(batch))
+    store.write([accepted], f"{cluster}-1")
+
+
 @pytest.mark.parametrize(
     ("ids", "groups", "found"),
     [
@@ -34,13 +48,22 @@ HOLDERS = (
 def test_groups_add_tasks_and_components(
     store: ClickHouseStore, cluster: str, ids: tuple[str, ...], groups: tuple[str, ...], found: list[str]
 ) -> None:
-    holdings = tuple(
-        Holding(view=f"gpu/GPU-{number}", holder=holder, since=T0, methods=("slurm",), verdict=HoldingVerdict.AGREED)
-        for number, holder in enumerate(HOLDERS)
-    )
-    report = MachineReport(machine=Machine(name="n"), holdings=holdings)
-    batch = Batch(cluster=cluster, sender="s", epoch="0" * 32, seq=1, sent_at=T0, reports=(report,))
-    accepted = AcceptedBatch(received_at=T0 + 1, reported_at=T0, machine_ids=("m",), batch=to_wire(batch))
-    store.write([accepted], f"{cluster}-1")
+    write(store, cluster, HOLDERS)
     query = HoldingQuery(cluster=cluster, kind=HolderKind.JOB, ids=ids, groups=groups, start=T0, end=T0 + NANOS)
     assert [one.holding.holder.id for one in store.holdings(query)] == found
+
+
+def test_jobs_of_slurm_clusters_have_ids_and_times(store: ClickHouseStore, cluster: str) -> None:
+    owners = (Owner(kind="HetJobComponent", name="200+1"), Owner(kind="HetJob", name="200"))
+    jobs = [
+        Holder(kind=HolderKind.JOB, id="130", array_job="123", array_task="4", slurm_cluster="beta"),
+        Holder(kind=HolderKind.JOB, id="200", slurm_cluster="beta"),
+        Holder(kind=HolderKind.JOB, id="201", owners=owners, slurm_cluster="alpha"),
+    ]
+    others = [Holder(kind=HolderKind.POD, id="200"), Holder(kind=HolderKind.JOB, id="999", slurm_cluster="alpha")]
+    write(store, cluster, [*HOLDERS, *jobs, *others])
+    query = HoldingQuery(cluster=cluster, kind=HolderKind.JOB, ids=("200",), groups=("123", "200"), start=0, end=0)
+    found = store.slurm_jobs(query)
+    assert found == tuple(StoredJob(holder=one, first=T0, last=T0 + 1) for one in jobs)
+    assert [one.holder.owners for one in found] == [(), (), owners]
+    assert store.slurm_jobs(msgspec.structs.replace(query, cluster="other")) == ()

@@ -12,7 +12,7 @@ MAX_SENDERS = 64
 
 _NEWEST = f"""
 SELECT machine, sender, toUnixTimestamp64Nano(reported_at), toUnixTimestamp64Nano(sent_at), views, states, details,
-    unresolved_sources, unresolved_names
+    unresolved_sources, unresolved_names, unresolved_examples
 FROM (
     SELECT * FROM (
         SELECT * FROM holder_states
@@ -42,6 +42,7 @@ def holder_state_cells(
         [one.detail for one in devices],
         [one.source for one in unresolved],
         [one.names for one in unresolved],
+        [list(one.examples) for one in unresolved],
     )
 
 
@@ -53,7 +54,7 @@ def fetch_holder_states(
         return {}
     parameters = {"cluster": cluster, "machines": list(machines), "since": max(0, since)}
     found: dict[str, list[StoredHolderStates]] = {}
-    for machine, sender, reported_at, sent_at, views, states, details, sources, names in sorted(
+    for machine, sender, reported_at, sent_at, views, states, details, sources, names, examples in sorted(
         handle.query(_NEWEST, parameters=parameters).result_rows
     ):
         devices = zip(views, states, details, strict=True)
@@ -62,7 +63,15 @@ def fetch_holder_states(
             reported_at=reported_at,
             sent_at=sent_at,
             devices=tuple([DeviceState(view=v, state=HolderState(s), detail=d) for v, s, d in devices]),
-            unresolved=tuple([UnresolvedCount(source=s, names=n) for s, n in zip(sources, names, strict=True)]),
+            unresolved=_unresolved(sources, names, examples),
         )
         found.setdefault(machine, []).append(one)
     return {machine: tuple(reports) for machine, reports in found.items()}
+
+
+def _unresolved(
+    sources: Sequence[str], names: Sequence[int], examples: Sequence[Sequence[str]]
+) -> tuple[UnresolvedCount, ...]:
+    """Return the counts of a row. A row from before the column `unresolved_examples` has none there."""
+    known = zip(sources, names, examples or [()] * len(sources), strict=True)
+    return tuple([UnresolvedCount(source=s, names=n, examples=tuple(e)) for s, n, e in known])

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
@@ -37,6 +39,30 @@ _MATCHED = f"({_KEY}) IN (SELECT {_KEY} FROM holdings WHERE {{conditions}})"  # 
 _PAGE_SETTINGS = "SETTINGS max_block_size = 2048, read_in_order_use_buffering = 0"
 """A page is read in the order of the table: small blocks, so that the query ends soon after the page is full."""
 
+_PLACE_TYPES = {name: "Int64" if name == "since" else "String" for name in HOLDINGS.key}
+
+_PLACES = ", ".join(f"{{p_{name}:Array({type_})}}" for name, type_ in _PLACE_TYPES.items())
+
+_PLACE = ", ".join("toUnixTimestamp64Nano(since)" if name == "since" else name for name in HOLDINGS.key)
+
+_CELLS = [
+    f"fromUnixTimestamp64Nano(p.{place}, 'UTC')" if name == "since" else f"p.{place}"
+    for place, name in enumerate(_PLACE_TYPES, start=1)
+]
+
+_OF_PLACES = f"""({_KEY}) IN (
+    SELECT {", ".join(_CELLS)} FROM (SELECT arrayJoin(arrayZip({_PLACES})) AS p))"""  # noqa: S608
+"""Holdings at given places."""
+
+_CANDIDATES = f"""
+SELECT {_PLACE} FROM holdings WHERE {{conditions}}
+ORDER BY {_KEY} LIMIT 1 BY {_KEY} LIMIT {{{{limit:UInt64}}}} {_PAGE_SETTINGS}
+"""  # noqa: S608 - names are constants; values are bound as parameters
+"""Places of holdings with a report, possibly an older one, that meets the conditions."""
+
+MAX_STEPWISE = 2_000
+"""Maximum limit of a query by texts that is answered in steps."""
+
 _START, _END, _REPEATED = (f"fromUnixTimestamp64Nano({{{name}:Int64}}, 'UTC')" for name in ("start", "end", "repeated"))
 
 _IS_RECENT = f"(since < {_END} AND (until > {_START} OR since >= {_START} OR reported_at >= {_REPEATED}))"
@@ -51,17 +77,34 @@ _OF_GROUPS = f"""(holder_id IN {{ids:Array(String)}} OR holder_array_job IN {{gr
         (kind, name) -> kind = '{HET_JOB}' AND has({{groups:Array(String)}}, name),
         holder_owner_kinds, holder_owner_names)))"""
 
+_JOB = ", ".join(
+    f"holder_{part}" for part in ("id", "array_job", "array_task", "slurm_cluster", "owner_kinds", "owner_names")
+)
+
+_JOBS = f"""
+SELECT {_JOB}, toUnixTimestamp64Nano(min(since)), toUnixTimestamp64Nano(max(ifNull(until, reported_at)))
+FROM holdings
+WHERE cluster = {{cluster:String}} AND holder_kind = '{HolderKind.JOB}' AND holder_slurm_cluster != '' AND {_OF_GROUPS}
+GROUP BY {_JOB}
+ORDER BY {_JOB}
+"""  # noqa: S608 - names are constants; values are bound as parameters
+"""Jobs from all reports of their holdings. The ids of a job do not change from report to report."""
+
 _OF_HOLDER = "holder_{name} = {{{name}:String}}"
+
+_TEXTS = ("namespace", "name", "user", "account", "queue")
 
 _OF_CLUSTER = frozenset({"namespace", "name", "queue"})
 """Texts of a pod that only its cluster may know."""
 
-_OF_POD = f"""(holder_{{name}} = {{{{{{name}}:String}}}} OR (holder_{{name}} = '' AND holder_kind = '{HolderKind.POD}'
+_OF_POD = f"""holder_{{name}} IN ({{{{{{name}}:String}}}}, '')
+    AND (holder_{{name}} = {{{{{{name}}:String}}}} OR (holder_{{name}} = '' AND holder_kind = '{HolderKind.POD}'
     AND (cluster, holder_id) IN (SELECT cluster, arrayJoin([uid, concat(namespace, '/', name)]) FROM cluster_objects
         WHERE kind = '{ObjectKind.POD}' AND {{name}} = {{{{{{name}}:String}}}})))"""  # noqa: S608 - names are constants
 """Condition on a text that the node reports, or that any report of the cluster has for the pod if the node has none.
 
-The pod is known by its UID, or by `namespace/name` if its node reports no UID.
+The pod is known by its UID, or by `namespace/name` if its node reports no UID. The first line leaves out most rows
+before the pods of the cluster are looked up.
 """
 
 _FOLLOWS = """cluster >= {after_cluster:String}
@@ -93,6 +136,7 @@ def holding_cells(accepted: AcceptedBatch, machine: str, holding: Holding) -> tu
         holder.qos,
         holder.array_job,
         holder.array_task,
+        holder.slurm_cluster,
         [owner.kind for owner in holder.owners],
         [owner.name for owner in holder.owners],
         [owner.uid for owner in holder.owners],
@@ -109,6 +153,7 @@ def holding_cells(accepted: AcceptedBatch, machine: str, holding: Holding) -> tu
         list(holding.steps),
         holding.share.value,
         holding.replicas,
+        holding.total_replicas,
         holding.claim,
         holding.since,
         holding.until,
@@ -123,16 +168,63 @@ def fetch_holdings(handle: Handle, query: HoldingQuery) -> tuple[StoredHolding, 
     """Return matching holdings; see `ports.SampleStore.holdings`."""
     if query.machines == ():
         return ()
+    if query.limit is not None and query.limit <= MAX_STEPWISE and _has_texts(query):
+        return _fetch_page(handle, query, query.limit)
     statement, parameters = _statement(query)
     return tuple([_stored(row) for row in handle.query(statement, parameters=parameters).result_rows])
 
 
+def _has_texts(query: HoldingQuery) -> bool:
+    return any(getattr(query, name) is not None for name in _TEXTS)
+
+
+def _fetch_page(handle: Handle, query: HoldingQuery, limit: int) -> tuple[StoredHolding, ...]:
+    """Return the first matching holdings of a query by texts.
+
+    Each step reads the next places of holdings with a matching report, of narrow columns only, and then their newest
+    reports. That one may have another text, or an end.
+    """
+    found: list[StoredHolding] = []
+    while len(found) < limit:
+        parameters = _times(query)
+        conditions = [_IS_RECENT, *_key_conditions(query, parameters), *_report_conditions(query, parameters)]
+        statement = _CANDIDATES.format(conditions=" AND ".join(conditions))
+        places = handle.query(statement, parameters={**parameters, "limit": limit}).result_rows
+        if places:
+            columns = {
+                f"p_{name}": list(cells) for name, cells in zip(_PLACE_TYPES, zip(*places, strict=True), strict=True)
+            }
+            conditions = [_OVERLAPS, *_report_conditions(query, parameters)]
+            statement = _NEWEST.format(candidates=_OF_PLACES, conditions=" AND ".join(conditions))
+            rows = handle.query(statement, parameters=parameters | columns).result_rows
+            found += [_stored(row) for row in rows]
+        if len(places) < limit:
+            break
+        query = msgspec.structs.replace(query, after=tuple(places[-1]))
+    return tuple(found[:limit])
+
+
+def fetch_slurm_jobs(handle: Handle, query: HoldingQuery) -> tuple[StoredJob, ...]:
+    """Return the jobs of known SLURM clusters; see `ports.SampleStore.slurm_jobs`."""
+    parameters = {"cluster": query.cluster, "ids": list(query.ids), "groups": list(query.groups)}
+    return tuple([_job(row) for row in handle.query(_JOBS, parameters=parameters).result_rows])
+
+
+def _job(row: Sequence[Any]) -> StoredJob:
+    id_, array_job, array_task, slurm_cluster, kinds, names, first, last = row
+    holder = Holder(
+        kind=HolderKind.JOB,
+        id=id_,
+        array_job=array_job,
+        array_task=array_task,
+        slurm_cluster=slurm_cluster,
+        owners=tuple([Owner(kind=kind, name=name) for kind, name in zip(kinds, names, strict=True)]),
+    )
+    return StoredJob(holder=holder, first=first, last=last)
+
+
 def _statement(query: HoldingQuery) -> tuple[str, dict[str, Any]]:
-    parameters: dict[str, Any] = {
-        "start": query.start,
-        "end": query.end,
-        "repeated": max(0, query.start - HOLDING_TTL_NS),
-    }
+    parameters = _times(query)
     of_key, of_report = _key_conditions(query, parameters), _report_conditions(query, parameters)
     candidates = [_IS_RECENT, *of_key]
     if of_report:
@@ -142,6 +234,10 @@ def _statement(query: HoldingQuery) -> tuple[str, dict[str, Any]]:
         parameters["limit"] = query.limit
         statement += f"LIMIT {{limit:UInt64}} {_PAGE_SETTINGS}"
     return statement, parameters
+
+
+def _times(query: HoldingQuery) -> dict[str, Any]:
+    return {"start": query.start, "end": query.end, "repeated": max(0, query.start - HOLDING_TTL_NS)}
 
 
 def _key_conditions(query: HoldingQuery, parameters: dict[str, Any]) -> list[str]:
@@ -168,7 +264,7 @@ def _key_conditions(query: HoldingQuery, parameters: dict[str, Any]) -> list[str
 def _report_conditions(query: HoldingQuery, parameters: dict[str, Any]) -> list[str]:
     """Return the conditions on columns that a later report may change; adds their parameters."""
     conditions = []
-    for name in ("namespace", "name", "user", "account", "queue"):
+    for name in _TEXTS:
         text = getattr(query, name)
         if text is not None:
             parameters[name] = text
@@ -197,6 +293,7 @@ def _stored(row: Sequence[Any]) -> StoredHolding:
         qos=cell["holder_qos"],
         array_job=cell["holder_array_job"],
         array_task=cell["holder_array_task"],
+        slurm_cluster=cell["holder_slurm_cluster"],
         nodes=cell["holder_nodes"],
         gpus=cell["holder_gpus"],
     )
@@ -217,6 +314,7 @@ def _stored(row: Sequence[Any]) -> StoredHolding:
         steps=tuple(cell["steps"]),
         share=Share(cell["share"]),
         replicas=cell["replicas"],
+        total_replicas=cell["total_replicas"],
         claim=cell["claim"],
         since=cell["since"],
         until=cell["until"],
