@@ -112,3 +112,17 @@ def test_secret_file_is_checked(tmp_path: Path) -> None:
             secret.write_text(content)
         problems = check_named_files(resolved, daemon=False)
         assert [one.key for one in problems] == ["findings.webhook[0].secret_file"] * expected
+
+
+@pytest.mark.parametrize("link", ["https://hub.example", "http://hub.example:8470/", "https://x.example/gpufleet/"])
+def test_link_of_a_finding_is_its_page_on_the_hub(link: str) -> None:
+    config = FindingReceiversConfig(link=link)
+    assert config.finding_link("0a1b") == f"{link.rstrip('/')}/ui/#/findings/0a1b"
+    assert FindingReceiversConfig().finding_link("0a1b") is None
+
+
+@pytest.mark.parametrize("link", ["hub.example", "https://", "https://u:p@hub.example", "https://x/?a", "https://x/#/"])
+def test_link_is_the_root_of_an_http_server(link: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        FindingReceiversConfig(link=link)
+    assert caught.value.key == "link"

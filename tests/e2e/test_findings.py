@@ -22,6 +22,7 @@ RULE = "gpu.row_remap_failed"
 CONFIG = """
 [findings]
 interval_seconds = 10
+link = "https://gpufleet.example"
 
 [findings.rules."{rule}"]
 closing_seconds = 0
@@ -63,6 +64,7 @@ def test_alert_resolves_although_the_hub_was_killed(site: Site, tmp_path: Path, 
         (alert,) = receiver.alerts()
         assert alert["labels"]["rule"] == RULE
         assert alert["labels"]["node"] == "node-000000"
+        assert alert["generatorURL"] == f"https://gpufleet.example/ui/#/findings/{alert['annotations']['finding']}"
         site.start_hub("--config", str(tmp_path / "hub.toml"))
         post(site, 1, failed=0)
         wait_until(lambda: not receiver.alerts(), seconds=60, what="the end of the alert")

@@ -1,10 +1,13 @@
-"""Evaluation of the rules in a running hub: open findings of an earlier process, metrics, and switching it off."""
+"""Evaluation of the rules in a running hub: state of an earlier process, metrics, and switching it off."""
 
 from pathlib import Path
 
 from gpufleet.config.hub import FindingsConfig
+from gpufleet.fleet.contract.facts import ClusterFacts
+from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.registry.database import Database
 from gpufleet.registry.findings import SqlFindings
+from gpufleet.wiring.contract import load_contract
 from tests.hub.findings.test_durable import findings_of, judgement
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
@@ -12,12 +15,14 @@ from tests.web.hub.site import Site, running_site
 LAST = "gpufleet_hub_findings_last_evaluation_timestamp_seconds"
 
 
-def open_finding(folder: Path) -> None:
-    """Save the state of an earlier process with an open finding."""
+def save_state(folder: Path) -> None:
+    """Save the state of an earlier process with an open finding and a verdict."""
     folder.mkdir()
     database = Database.open(f"sqlite:///{folder / 'registry.sqlite'}")
     database.migrate()
-    findings_of(SqlFindings(database)).update(judgement(0, lost=True))
+    registry = SqlFindings(database)
+    findings_of(registry).update(judgement(0, lost=True))
+    ContractVerdicts(load_contract(), registry).judge([ClusterFacts(cluster="local", at=1, hub_version="0.6.0")], ())
     database.close()
 
 
@@ -26,7 +31,7 @@ async def series(site: Site, prefix: str) -> list[str]:
 
 
 async def test_hub_evaluates_the_rules_and_keeps_open_findings(tmp_path: Path) -> None:
-    open_finding(tmp_path / "hub")
+    save_state(tmp_path / "hub")
     async with running_site(tmp_path) as site:
 
         async def evaluated() -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.push import LABEL, Pairs, ReceiverConfig, parse_pairs
 from gpufleet.config.scrape import ClusterId, ShortName
-from gpufleet.config.urls import check_plain_http, parse_http_url
+from gpufleet.config.urls import check_http_root, check_plain_http, parse_http_url
 
 MAX_RECEIVERS = 16
 """Maximum number of webhooks, and of tables of Alertmanagers."""
@@ -88,17 +88,28 @@ class FindingReceiversConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     Attributes:
         webhook: webhooks, each a table `[[findings.webhook]]`.
         alertmanager: groups of Alertmanagers, each a table `[[findings.alertmanager]]`.
+        link: root URL of the hub for its users, such as `https://gpufleet.example`. Notifications link to the page of
+            their finding under it; None for no links.
     """
 
     webhook: Annotated[tuple[WebhookConfig, ...], msgspec.Meta(max_length=MAX_RECEIVERS)] = ()
     alertmanager: Annotated[tuple[AlertmanagerConfig, ...], msgspec.Meta(max_length=MAX_RECEIVERS)] = ()
+    link: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two receivers of a kind with the same name."""
+        """Check the link, and refuse two receivers of a kind with the same name."""
+        if self.link is not None:
+            check_http_root("link", self.link)
+            if urlsplit(self.link).username is not None:
+                raise InvalidValueError("link", "has a password, which every receiver would get: remove it")
         for key in ("webhook", "alertmanager"):
             names = [one.name for one in getattr(self, key)]
             if len(set(names)) < len(names):
                 raise InvalidValueError(key, "two have the same name: set a unique `name`")
+
+    def finding_link(self, finding: str) -> str | None:
+        """Return the URL of the page of a finding with this id; None without `link`."""
+        return None if self.link is None else f"{self.link.rstrip('/')}/ui/#/findings/{finding}"
 
 
 _PORTS = {"http": 80, "https": 443}

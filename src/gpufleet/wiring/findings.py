@@ -18,6 +18,7 @@ from gpufleet.hub.findings.durable import DurableFindings
 from gpufleet.hub.findings.evaluator import FindingEvaluator
 from gpufleet.hub.findings.gatherer import FactGatherer
 from gpufleet.hub.findings.instant import InstantSource
+from gpufleet.hub.findings.late import LateReports, PastJudge
 from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.hub.findings.status import EvaluationStatus
 from gpufleet.hub.liveness.senders import SenderReport, Senders
@@ -25,6 +26,7 @@ from gpufleet.hub.query import Queries
 from gpufleet.hub.query.finding_records import LiveFindings, NotEvaluated
 from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.updates.marks import FINDINGS
 from gpufleet.model.allocation import Allocation
 from gpufleet.ports.clock import Clock
 from gpufleet.runtime import named_threads, supervise
@@ -37,12 +39,14 @@ class RuleParts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         senders: all senders.
         boots: boots that agents report.
+        late: late intervals of senders.
         claims: all allocations.
         status: status of the evaluation, with the open findings.
     """
 
     senders: Senders
     boots: AgentBoots
+    late: LateReports
     claims: Claims
     status: EvaluationStatus
 
@@ -50,13 +54,18 @@ class RuleParts(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, senders: Senders, allocations: Iterable[Allocation], interval_seconds: float) -> Self:
         """Return the parts of a hub that starts. The interval is that of the evaluation."""
         return cls(
-            senders=senders, boots=AgentBoots(), claims=Claims(allocations), status=EvaluationStatus(interval_seconds)
+            senders=senders,
+            boots=AgentBoots(),
+            late=LateReports(),
+            claims=Claims(allocations),
+            status=EvaluationStatus(interval_seconds),
         )
 
     def note(self, report: SenderReport) -> None:
         """Record a batch that was made durable."""
         self.senders.note(report)
         self.boots.note(report)
+        self.late.note(report)
 
     def live(self, config: FindingsConfig) -> LiveFindings:
         """Return the open findings for answers."""
@@ -98,7 +107,8 @@ def make_evaluator(
         coverage=coverage,
         senders=rules.senders,
         boots=rules.boots,
-        scan=MachineScan(hub.store, clock),
+        late=rules.late,
+        scan=MachineScan(hub.store, clock, claimed=queries.claimed),
         allocations=AllocationTurns(queries.allocations.answer, rules.claims, clock),
         clock=clock,
         stale_after_seconds=config.stale_after_seconds,
@@ -107,6 +117,7 @@ def make_evaluator(
         sources=source,
         gatherer=gatherer,
         findings=DurableFindings(hub.findings, RULES, thresholds),
+        past=PastJudge(hub.store, hub.findings, thresholds),
         contract=contract,
         rules=RULES,
         thresholds=thresholds,
@@ -114,6 +125,7 @@ def make_evaluator(
         clock=clock,
         is_caught_up=hub.is_caught_up,
         interval_seconds=config.findings.interval_seconds,
+        judged=lambda: hub.marks.note(FINDINGS),
     )
 
 

@@ -5,13 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpufleet.config.notify import AlertmanagerConfig, FindingReceiversConfig, WebhookConfig, receiver_address
 from gpufleet.config.secret_files import TokenFile
 from gpufleet.fleet.rules.table import RULES_BY_ID
+from gpufleet.hub.notify.dead_letters import DeadLetters
 from gpufleet.hub.notify.feed import FindingFeed
 from gpufleet.hub.notify.housekeeping import FindingHousekeeping
 from gpufleet.hub.notify.receiver import FindingReceiver
@@ -24,9 +24,6 @@ from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.registry import MachineRegistry
 from gpufleet.ports.store import FactStore
 from gpufleet.runtime import supervise
-
-if TYPE_CHECKING:
-    from gpufleet.hub.notify.dead_letters import DeadLetters
 
 FOLDER = "notify"
 """Folder of dead letters, in the hub's folder."""
@@ -60,28 +57,36 @@ class NotifyContext(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
 
 
+class _ReceiverParts(msgspec.Struct, frozen=True):
+    """Parts that all receivers share; `link` returns the URL of a finding's page by its id, or None."""
+
+    feed: FindingFeed
+    dead_letters: DeadLetters
+    link: Callable[[str], str | None]
+    context: NotifyContext
+
+
 def make_receivers(config: FindingReceiversConfig, context: NotifyContext) -> tuple[FindingReceiver, ...]:
     """Return the receivers of findings: the store, webhooks and Alertmanagers. Nothing is sent yet.
 
     Raises:
         ConfigError: if a rule does not exist, or a secret, token, headers file, CA file or certificate is invalid.
     """
+    check_rules(config)
     feed = FindingFeed(
         context.findings,
         context.machines.machine_names,
         threads=context.threads,
         clock=context.clock,
     )
-    check_rules(config)
-    receivers: list[FindingReceiver] = [StoreReceiver(feed, context.store, thread=context.writing, clock=context.clock)]
-    if config.webhook or config.alertmanager:
-        from gpufleet.hub.notify.dead_letters import DeadLetters
-
-        dead_letters = DeadLetters(context.folder / FOLDER)
-        receivers += [_webhook(one, feed, dead_letters, context) for one in config.webhook]
-        for group in config.alertmanager:
-            receivers += [_alertmanager(group, url, feed, dead_letters, context) for url in group.urls]
-    return tuple(receivers)
+    parts = _ReceiverParts(feed, DeadLetters(context.folder / FOLDER), config.finding_link, context)
+    return (
+        StoreReceiver(
+            feed, context.store, thread=context.writing, dead_letters=parts.dead_letters, clock=context.clock
+        ),
+        *(_webhook(one, parts) for one in config.webhook),
+        *(_alertmanager(group, url, parts) for group in config.alertmanager for url in group.urls),
+    )
 
 
 def check_rules(config: FindingReceiversConfig, source: str = "configuration") -> None:
@@ -129,9 +134,7 @@ async def run_housekeeping(
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _webhook(
-    config: WebhookConfig, feed: FindingFeed, dead_letters: "DeadLetters", context: NotifyContext
-) -> FindingReceiver:
+def _webhook(config: WebhookConfig, parts: _ReceiverParts) -> FindingReceiver:
     # Imported here: a hub without webhooks does not load the HTTP client.
     from gpufleet.hub.notify.notices import NoticeFilter
     from gpufleet.hub.notify.webhook import CONNECTIONS, WebhookReceiver
@@ -139,7 +142,7 @@ def _webhook(
 
     return WebhookReceiver(
         f"webhook/{config.name}",
-        feed,
+        parts.feed,
         make_http_sender(config.url, config, name=_CLIENT, connections=CONNECTIONS),
         secret=secret_reader(config.secret_file),
         accepts=NoticeFilter(
@@ -147,25 +150,25 @@ def _webhook(
             clusters=frozenset(config.clusters),
             rules=frozenset(config.rules),
         ),
-        source=f"urn:gpufleet:hub:{context.hub}",
-        dead_letters=dead_letters,
-        clock=context.clock,
+        source=f"urn:gpufleet:hub:{parts.context.hub}",
+        link=parts.link,
+        dead_letters=parts.dead_letters,
+        clock=parts.context.clock,
     )
 
 
-def _alertmanager(
-    config: AlertmanagerConfig, url: str, feed: FindingFeed, dead_letters: "DeadLetters", context: NotifyContext
-) -> FindingReceiver:
+def _alertmanager(config: AlertmanagerConfig, url: str, parts: _ReceiverParts) -> FindingReceiver:
     from gpufleet.hub.notify.alertmanager import ALERTS_PATH, AlertmanagerReceiver
     from gpufleet.wiring.exports import make_http_sender
 
     return AlertmanagerReceiver(
         f"alertmanager/{config.name}/{receiver_address(url)}",
-        feed,
+        parts.feed,
         make_http_sender(f"{url.rstrip('/')}{ALERTS_PATH}", config, name=_CLIENT),
         labels=config.label_pairs,
-        dead_letters=dead_letters,
-        clock=context.clock,
+        link=parts.link,
+        dead_letters=parts.dead_letters,
+        clock=parts.context.clock,
     )
 
 

@@ -32,6 +32,7 @@ def machines_of(samples: list[StoredSample], inputs: MachineInputs) -> ClusterMa
     ("state", "age", "expected"),
     [
         ("ok", 5.0, (False, True)),
+        ("ok", 600.0, (False, False)),
         ("guest_unreachable", 5.0, (False, False)),
         ("removed", 5.0, (True, False)),
         ("removed", 90000.0, (True, False)),

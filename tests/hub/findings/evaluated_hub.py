@@ -12,6 +12,7 @@ from gpufleet.hub.findings.durable import DurableFindings
 from gpufleet.hub.findings.evaluator import FindingEvaluator
 from gpufleet.hub.findings.gatherer import FactGatherer
 from gpufleet.hub.findings.instant import InstantSource
+from gpufleet.hub.findings.late import LateReports, PastJudge
 from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.hub.findings.status import EvaluationStatus
 from gpufleet.hub.liveness.senders import SenderReport
@@ -44,7 +45,7 @@ class EvaluatedHub(FakeClockHub):
         """Start the hub and its evaluator with the state of its predecessor."""
         super().open()
         self.status, self.claims, self.counters = EvaluationStatus(60), Claims(()), Counters()
-        self.boots = AgentBoots()
+        self.boots, self.late = AgentBoots(), LateReports()
         gatherer = FactGatherer(
             registry=self.registry,
             store=self.store,
@@ -53,6 +54,7 @@ class EvaluatedHub(FakeClockHub):
             ),
             senders=self.senders,
             boots=self.boots,
+            late=self.late,
             scan=MachineScan(self.store, self.clock),
             allocations=AllocationTurns(_no_answer, self.claims, self.clock),
             clock=self.clock,
@@ -72,6 +74,7 @@ class EvaluatedHub(FakeClockHub):
             ),
             gatherer=gatherer,
             findings=DurableFindings(self.registered, RULES, self.thresholds),
+            past=PastJudge(self.store, self.registered, self.thresholds),
             contract=self.contract,
             rules=RULES,
             thresholds=self.thresholds,
@@ -85,6 +88,7 @@ class EvaluatedHub(FakeClockHub):
         """Record an accepted batch."""
         super().note_report(report)
         self.boots.note(report)
+        self.late.note(report)
 
     async def check(self) -> None:
         """Check registry and store, as `Readiness` does."""

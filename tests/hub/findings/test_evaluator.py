@@ -13,6 +13,7 @@ from gpufleet.hub.findings.failures import READINGS, STORE
 from gpufleet.hub.findings.gatherer import NO_READINGS
 from gpufleet.model.finding import FindingState, Severity
 from gpufleet.model.stored.findings import FindingsState, FindingTransition, TransitionKind
+from gpufleet.model.stored.ledger import MachineCounts
 from tests.hub.findings.evaluated_hub import EvaluatedHub
 from tests.hub.liveness.fake_clock_hub import Node
 from tests.support.waiting import wait_until_async
@@ -56,6 +57,21 @@ async def test_node_is_missing_until_it_reports(hub: EvaluatedHub) -> None:
     await hub.run(240, every)
     assert hub.open_rules == set()
     assert hub.transitions(rule) == [OPENED, ESCALATED, CLOSED]
+
+
+async def test_cluster_at_its_limit_of_machines_is_a_finding(
+    hub: EvaluatedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = nodes(2)
+    await hub.run(120, every)
+    assert hub.open_rules == set()
+    monkeypatch.setattr(hub.registry, "machine_counts", lambda: MachineCounts(by_cluster={"local": 2}, limit=2))
+    await hub.run(60, every)
+    assert set(hub.open_findings) == {("cluster.machine_limit", "local")}
+    assert hub.open_findings["cluster.machine_limit", "local"].severity is Severity.CRITICAL
+    monkeypatch.undo()
+    await hub.run(600, every)
+    assert hub.open_rules == set()
 
 
 async def test_cluster_without_reports_is_one_finding(hub: EvaluatedHub) -> None:
@@ -171,13 +187,29 @@ async def test_outage_of_the_hub_opens_no_findings_about_freshness(hub: Evaluate
     await hub.run(180, every)
     hub.restart_after(3600)
     await hub.run(300, every)
-    assert hub.registered.finding_transitions(0, 100) == ()
+    (opened,) = hub.registered.finding_transitions(0, 100)
+    assert opened.transition.finding.rule == "hub.outage"
+    assert float(opened.transition.finding.evidence["down_seconds"]) == pytest.approx(3600, abs=3)
     for _ in range(10):
         await hub.advance(40)
         hub.ingest_clock.note_rejected()
         await hub.run(20)
     await hub.run(120, every)
-    assert {one.transition.finding.rule for one in hub.registered.finding_transitions(0, 100)} == {"hub.not_ingesting"}
+    rules = [one.transition.finding.rule for one in hub.registered.finding_transitions(0, 100)]
+    assert rules[:2] == ["hub.outage", "hub.not_ingesting"]
+    assert set(rules) == {"hub.outage", "hub.not_ingesting"}
+
+
+async def test_outage_of_the_hub_closes_after_an_hour(hub: EvaluatedHub) -> None:
+    every = nodes(1)
+    hub.restart_after(200)
+    await hub.run(120, every)
+    assert hub.registered.finding_transitions(0, 100) == ()  # a short restart
+    hub.restart_after(3600)
+    await hub.run(3600, every)
+    assert hub.open_rules == {"hub.outage"}
+    await hub.run(300, every)
+    assert hub.transitions("hub.outage") == [TransitionKind.OPENED, TransitionKind.CLOSED]
 
 
 async def test_nothing_is_judged_before_the_backlog_is_stored(hub: EvaluatedHub) -> None:

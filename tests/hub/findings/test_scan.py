@@ -23,7 +23,15 @@ from gpufleet.model.holdings import (
     Share,
     UnresolvedCount,
 )
-from gpufleet.model.kubernetes import CopyState, CopyStatus, GpuRequest, GpuResourceKind
+from gpufleet.model.kubernetes import (
+    AllocatedDevice,
+    ClaimUser,
+    ClusterClaim,
+    CopyState,
+    CopyStatus,
+    GpuRequest,
+    GpuResourceKind,
+)
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, MachineKind, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -151,6 +159,24 @@ def test_pods_are_unknown_without_a_collector(clock: FakeClock, store: Counted) 
     clock.advance(PODS_SECONDS)
     one.take_turn({"c": [record("m")]})
     assert (one.find("m") or pytest.fail("not read")).allocated_gpus == 4
+
+
+def test_devices_of_claims_are_allocated_while_the_claims_are_current(clock: FakeClock, store: Counted) -> None:
+    now = clock.now_ns()
+    user = ClaimUser(resource="pods", name="a", uid="a")
+    device = AllocatedDevice(driver="gpu.nvidia.com", pool="m", name="gpu-0")
+    claim = ClusterClaim(uid="k", namespace="ml", name="k", devices=(device,), reserved_for=(user,))
+    for state, expected in ((CopyState.SYNCED, 1), (CopyState.FORBIDDEN, None)):
+        part = ClusterPart(
+            observed_at=now,
+            copies=[CopyStatus(resource=one.value, state=state, since=now) for one in ObjectKind],
+            pods=[pod("a", node="m", phase="Running", started=now, claims=("k",))],
+            claims=[claim],
+        )
+        store.write([report(clock), accept_part("c", part, at=now + (state is CopyState.FORBIDDEN))], state)
+        one = MachineScan(store, clock)
+        one.take_turn({"c": [record("m")]})
+        assert (one.find("m") or pytest.fail("not read")).allocated_gpus == expected
 
 
 def test_machines_are_read_in_turns(clock: FakeClock, store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ def hub_at(liveness: LivenessSnapshot, **fields: Any) -> HubInstant:
             "conflicts": {},
             "counts": {},
             "is_ingesting": True,
+            "down_seconds": None,
             "flush_lag_seconds": 0.0,
             "log_used_ratio": 0.0,
             "unknown_names": frozenset(),

@@ -14,6 +14,7 @@ from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.delivery.export_queue import ExportOutcome, ExportReply, ExportRequest
 from gpufleet.hub.forward.forwarder import REQUEST_POINTS, ForwardQueue, SeriesForwarder
 from gpufleet.hub.forward.series import ForwardSeries
+from gpufleet.model.errors import SpoolError
 from gpufleet.model.time import NANOS
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.support.accepted import accept
@@ -141,3 +142,29 @@ def test_defect_in_a_batch_affects_only_that_batch(tmp_path: Path) -> None:
     offer(target, 1.0)
     assert target.stats.lost == 1
     queue.close()
+
+
+async def test_request_that_cannot_be_removed_is_posted_again_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk refuses the acknowledgement: without a pause, the same points would be posted all the time."""
+    database = Database()
+    target = forwarder(tmp_path, database)
+    offer(target, 100)
+    pauses: list[float] = []
+    done = target.queue.done
+
+    def refuse(number: int) -> None:
+        raise SpoolError("the disk is full")
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        monkeypatch.setattr(target.queue, "done", done)
+
+    monkeypatch.setattr(target.queue, "done", refuse)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await target.step()
+    assert (database.values, len(pauses)) == ([100.0], 1)
+    await target.step()
+    assert (database.values, target.queue.requests) == ([100.0, 100.0], 0)
+    target.queue.close()

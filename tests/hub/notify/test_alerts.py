@@ -20,7 +20,7 @@ CLOSED = make_finding("gpu.lost", "east/m1/gpu/GPU-1", T0, closed_at=NOW)
 
 
 def builder(**labels: str) -> AlertBuilder:
-    found = AlertBuilder(labels)
+    found = AlertBuilder(labels, lambda id_: f"https://hub.example/ui/#/findings/{id_}")
     found.name(["m1", "m2"], {"m1": "node-1"})
     return found
 
@@ -41,7 +41,9 @@ def test_alert_of_an_open_finding() -> None:
         "node": "node-1",
         "gpu": "GPU-1",
     }
+    assert alert["generatorURL"] == f"https://hub.example/ui/#/findings/{GPU.id}"
     annotations = alert["annotations"]
+    assert annotations.pop("link") == alert["generatorURL"]
     assert annotations.pop("summary")
     assert annotations.pop("action")
     assert annotations == {
@@ -52,6 +54,12 @@ def test_alert_of_an_open_finding() -> None:
     }
     assert dt.datetime.fromisoformat(alert["startsAt"]) == to_datetime(T0)
     assert dt.datetime.fromisoformat(alert["endsAt"]) == to_datetime(NOW) + dt.timedelta(seconds=VALID_SECONDS)
+
+
+def test_alert_has_no_link_without_the_hubs_address() -> None:
+    (alert,) = plain(AlertBuilder({}, lambda _: None).of_open([GPU], Mutes(NOW, ()), ())[0])
+    assert "generatorURL" not in alert
+    assert "link" not in alert["annotations"]
 
 
 def test_labels_name_the_subject_of_each_scope() -> None:

@@ -19,11 +19,13 @@ T0 = 1_767_225_600 * NANOS
 PAGE = Path(__file__).parents[3] / "docs" / "notifications.md"
 
 
-def event(rule: str = "gpu.lost", scope: str = "east/m1/gpu/GPU-1", *, closed: bool = False) -> dict[str, Any]:
+def event(
+    rule: str = "gpu.lost", scope: str = "east/m1/gpu/GPU-1", *, closed: bool = False, link: str | None = None
+) -> dict[str, Any]:
     finding = make_finding(rule, scope, T0, closed_at=T0 + 90 * NANOS if closed else None, evidence={"lost": "1"})
     notice = notice_of(transitions_of(finding)[-1], Mutes(T0 + 100 * NANOS, ()), 0)
     assert notice is not None
-    found: dict[str, Any] = json.loads(encode_event(notice, SOURCE, NODES))
+    found: dict[str, Any] = json.loads(encode_event(notice, SOURCE, NODES, link))
     return found
 
 
@@ -63,6 +65,10 @@ def test_event_of_a_closing() -> None:
         "2026-01-01T00:01:30Z",
     )
     assert (closed["data"]["state"], closed["data"]["duration_seconds"]) == ("closed", 90.0)
+
+
+def test_event_has_the_link_of_its_finding() -> None:
+    assert event(link="https://hub.example/ui/#/findings/1")["link"] == "https://hub.example/ui/#/findings/1"
 
 
 def test_finding_of_the_hub_has_no_subject() -> None:

@@ -1,5 +1,7 @@
 """Conditions of GPUs that follow from their newest readings alone: states, failed readings, faults and links. Pure."""
 
+from typing import Protocol
+
 import msgspec
 import numpy as np
 
@@ -24,7 +26,15 @@ _CONFIGURATIONS = CATALOGUE[metrics.FABRIC_CONFIGURATION].states
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def state_columns(readings: MergedReadings) -> dict[str, Column]:
+class InstantValues(Protocol):
+    """Values of GPUs at an instant."""
+
+    def value(self, metric: str) -> Column:
+        """Return the value of each GPU, NaN for none."""
+        ...
+
+
+def state_columns(readings: InstantValues) -> dict[str, Column]:
     """Return the inputs that depend on the state that a reader determines, and on the recommended recovery."""
     state, recovery = readings.value(metrics.STATE), readings.value(metrics.RECOVERY)
     return {
@@ -51,7 +61,7 @@ def quality_columns(readings: MergedReadings, known: Column) -> dict[str, Column
     }
 
 
-def fault_columns(readings: MergedReadings) -> dict[str, Column]:
+def fault_columns(readings: InstantValues) -> dict[str, Column]:
     """Return the inputs about slowdowns, repairs, the fabric and the MIG mode."""
     mask = readings.value(metrics.CLOCK_REASONS)
     bits = np.fmod(np.nan_to_num(mask), 256).astype(np.int64) & SLOWDOWN_BITS
@@ -67,7 +77,7 @@ def fault_columns(readings: MergedReadings) -> dict[str, Column]:
     }
 
 
-def _fabric(readings: MergedReadings) -> Column:
+def _fabric(readings: InstantValues) -> Column:
     """Return whether the health in the fabric is bad by any report; `not_reported` is no report."""
     status, fault = readings.value(metrics.FABRIC_STATUS), readings.value(metrics.FABRIC_CONFIGURATION)
     unhealthy = np.isin(status, [_HEALTH.index("unhealthy"), _HEALTH.index("limited_capacity")])

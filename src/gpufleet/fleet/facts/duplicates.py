@@ -83,7 +83,7 @@ class GpuReporters:
         }
 
     def _find(self, inputs: MachineInputs, wanted: Collection[str]) -> None:
-        """Find some machines among those of a cluster."""
+        """Record the `wanted` machines of a cluster."""
         if not wanted:
             return
         intervals = np.nan_to_num(inputs.numbers("interval_seconds"), nan=DEFAULT_INTERVAL_SECONDS)

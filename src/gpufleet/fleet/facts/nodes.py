@@ -25,7 +25,8 @@ class ClusterMachines(msgspec.Struct, frozen=True):
         readings: readings of the machines themselves.
         is_guest: whether each machine is a guest.
         is_retired: whether each machine is retired, or a guest that its host removed.
-        is_answering: whether each machine is a node, or a guest whose newest state is `ok`.
+        is_answering: whether each machine is a node, or a guest whose newest state is current and `ok`. Without a
+            current state the guest can be deleted: an agent that was down meanwhile reports no removal.
         driver_state: state of the driver by its number, NaN if unknown.
         lost_messages: number of lost messages of the kernel log, NaN if unknown.
         booted_at: boot, nanoseconds since 1970; 0 if unknown.
@@ -70,7 +71,7 @@ def cluster_machines(newest: NewestColumns, inputs: MachineInputs, current: Colu
         readings=readings,
         is_guest=inputs.is_guest,
         is_retired=np.asarray(inputs.retired, bool) | (inputs.is_guest & (state == GUEST_STATES.index(REMOVED))),
-        is_answering=~inputs.is_guest | (state == GUEST_STATES.index(OK)),
+        is_answering=~inputs.is_guest | (readings.value(GUEST_STATE) == GUEST_STATES.index(OK)),
         driver_state=readings.value(DRIVER_STATE),
         lost_messages=readings.value(LOST_MESSAGES),
         booted_at=(np.nan_to_num(readings.value(BOOTED_AT)) * NANOS).astype(np.int64),

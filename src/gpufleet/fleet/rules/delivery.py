@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpufleet.fleet.rules.logic import over
+from gpufleet.fleet.rules.logic import at_least, over
 from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
@@ -77,5 +77,19 @@ DELIVERY_RULES = (
         explanation="Old batches are queued at the sender.",
         action="Check the sender's connection and the hub's responses to it.",
         unknown_when="The sender sent no heartbeat, or could not read its spool.",
+    ),
+    FindingRule(
+        id="cluster.machine_limit",
+        scope=RuleScope.CLUSTER,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("machines_ratio",),
+        condition=lambda facts, limits: at_least(facts["machines_ratio"], limits["share"]),
+        escalation=lambda facts, limits: at_least(facts["machines_ratio"], 1.0),
+        thresholds=(Threshold("share", 0.9, "ratio", "Share of the limit on machines."),),
+        explanation="The cluster has almost as many machines as the hub accepts. At the limit, which is critical, "
+        "batches with new machines are rejected with 403 `too_many_machines`.",
+        action="Retire machines that are gone, look for made-up host names, or raise `ingest.max_machines`.",
+        unknown_when="The registry does not answer.",
     ),
 )

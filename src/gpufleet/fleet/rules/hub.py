@@ -52,6 +52,18 @@ HUB_RULES = (
         unknown_when="The hub has just started.",
         hides=Hides.FRESHNESS,
     ),
+    FindingRule(
+        id="hub.outage",
+        scope=RuleScope.HUB,
+        family=RuleFamily.HUB,
+        severity=Severity.WARNING,
+        inputs=("down_seconds",),
+        condition=lambda facts, limits: over(facts["down_seconds"], limits["seconds"]),
+        thresholds=(Threshold("seconds", 300, "s", "Time without a hub process."),),
+        explanation="The hub was down. Nothing was judged meanwhile. The finding closes an hour after the start.",
+        action="Read the log of the previous process. Compare the time with the freshness of the clusters.",
+        unknown_when="The hub has just started, or for the first time.",
+    ),
     _unreachable(
         *("hub.store_unreachable", "store_answers", "The store does not answer. Batches stay in the hub's log."),
         "Check the store. Rules that need it are unknown until it answers.",

@@ -31,6 +31,7 @@ _XIDS = "XIDs since the last reset, within 24 h, with the action "
 # fmt: off
 _HUB = (
     FactInput("ingesting", _Y, "The hub accepts batches."),
+    FactInput("down_seconds", _S, "Time without a hub process before the present one; 0 an hour after its start."),
     FactInput("store_answers", _Y, "The store answers."),
     FactInput("registry_answers", _Y, "The registry answers."),
     FactInput("flush_lag_seconds", _S, "Age of the oldest acknowledged batch that is not in the store."),
@@ -57,6 +58,7 @@ _CLUSTER = (
     FactInput("busy_before_ratio", _R, "Largest share of its reporting GPUs in use in the hour before."),
     FactInput("allocated_devices", "", "Devices that Kubernetes or SLURM declares as allocated."),
     FactInput("unattributed_devices", "", "Allocated devices without a known holder."),
+    FactInput("machines_ratio", _R, "Machines that are not retired as a share of `ingest.max_machines`."),
 )
 _MACHINE = (
     FactInput("unseen_seconds", _S, "Ingest time since its newest report, or since it is listed if it never reported."),

@@ -63,12 +63,13 @@ class DurableFindings:
         """Return the open findings as of the newest saved judgement."""
         return self._open
 
-    def update(self, judgement: Judgement, registry_error: str = "") -> None:
+    def update(self, judgement: Judgement, registry_error: str = "", late: Sequence[FindingTransition] = ()) -> None:
         """Take a judgement, and save state and transitions.
 
         Args:
             judgement: the newest judgement.
             registry_error: why the registry does not answer: the state is then not saved.
+            late: transitions of findings in the past, which are closed.
 
         Raises:
             RegistryError: if the state cannot be loaded or saved; nothing becomes visible.
@@ -77,7 +78,7 @@ class DurableFindings:
         tracker, self._tracker = self._tracker, None  # dropped if a defect interrupts the update
         assert tracker is not None
         transitions = tracker.update(judgement)
-        self._unsaved += (*self._corrections(tracker.at), *transitions)
+        self._unsaved += (*self._corrections(tracker.at), *late, *transitions)
         if len(self._unsaved) <= MAX_UNSAVED:
             self._tracker = tracker
         if registry_error:

@@ -10,12 +10,14 @@ from gpufleet.fleet.rules.judgement import judge
 from gpufleet.fleet.rules.rule import FindingRule, Thresholds
 from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.durable import DurableFindings
-from gpufleet.hub.findings.failures import CONTRACT, EvaluationStopped, PartFailures
+from gpufleet.hub.findings.failures import CONTRACT, LATE, EvaluationStopped, PartFailures
 from gpufleet.hub.findings.gatherer import GatheredFacts
 from gpufleet.hub.findings.instant import HubInstant
+from gpufleet.hub.findings.late import PastJudge
 from gpufleet.hub.findings.status import EvaluationStatus
 from gpufleet.model.errors import RegistryError
 from gpufleet.model.finding import Finding
+from gpufleet.model.stored.findings import FindingTransition
 from gpufleet.ports.clock import Clock
 
 MIN_INTERVAL_SECONDS = 10.0
@@ -31,7 +33,7 @@ WAITING = "the backlog of the log is not in the store yet"
 """Failure while the rules are not evaluated after the start."""
 
 STATE = "state of findings"
-"""Part that can fail besides those of the gathering."""
+"""Name of a part that can fail, in addition to the parts of `failures`."""
 
 
 class Sources(Protocol):
@@ -63,6 +65,7 @@ class FindingEvaluator:
         sources: Sources,
         gatherer: Gatherer,
         findings: DurableFindings,
+        past: PastJudge,
         contract: ContractVerdicts,
         rules: Sequence[FindingRule],
         thresholds: Thresholds,
@@ -70,6 +73,7 @@ class FindingEvaluator:
         clock: Clock,
         is_caught_up: Callable[[], bool],
         interval_seconds: float,
+        judged: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect the parts of the evaluation.
 
@@ -77,6 +81,7 @@ class FindingEvaluator:
             sources: state of the hub.
             gatherer: facts.
             findings: durable findings.
+            past: judge of late intervals.
             contract: verdicts about clusters by the adoption contract.
             rules: all rules, in order of precedence.
             thresholds: their thresholds.
@@ -84,16 +89,19 @@ class FindingEvaluator:
             clock: the hub's clock.
             is_caught_up: returns whether the store has the batches that an earlier process acknowledged.
             interval_seconds: time between the starts of two judgements.
+            judged: called after each judgement.
         """
         self._sources = sources
         self._gatherer = gatherer
         self._findings = findings
+        self._past = past
         self._contract = contract
         self._rules = tuple(rules)
         self._thresholds = thresholds
         self._clock = clock
         self._is_caught_up = is_caught_up
         self._interval = max(interval_seconds, MIN_INTERVAL_SECONDS)
+        self._judged = judged
         self._started = clock.monotonic()
         self._is_stopped = False
         self.status = status
@@ -119,7 +127,9 @@ class FindingEvaluator:
             self.status.wait(WAITING)
             return
         instant = await self._sources.take()
-        await asyncio.get_running_loop().run_in_executor(thread, self._judge, instant)
+        has_waited = self._clock.monotonic() - self._started >= self._interval
+        await asyncio.get_running_loop().run_in_executor(thread, self._judge, instant, has_waited)
+        self._judged()
 
     def _load(self) -> None:
         """Load the saved state, so that open findings are visible before the first judgement."""
@@ -129,7 +139,7 @@ class FindingEvaluator:
             self.status.note({STATE: str(error)})
         self.status.open = tuple(self._findings.open_findings())
 
-    def _judge(self, instant: HubInstant) -> None:
+    def _judge(self, instant: HubInstant, has_waited: bool) -> None:
         began = self._clock.monotonic()
         try:
             gathered = self._gatherer.gather(instant, lambda: self._is_stopped)
@@ -137,13 +147,20 @@ class FindingEvaluator:
             return
         judgement = judge(gathered.facts, self._rules, self._thresholds, instant.liveness.now)
         failures = dict(gathered.failures)
+        parts = PartFailures(self.status.failures, lambda: False)
+        self._past.add(gathered.late)
+        late: Sequence[FindingTransition] = ()
+        if instant.has_store and not instant.registry_error:
+            with parts.part(LATE):
+                late = self._past.take_turn()
         try:
-            self._findings.update(judgement, instant.registry_error)
+            self._findings.update(judgement, instant.registry_error, late)
         except RegistryError as error:
             failures[STATE] = str(error)
-        parts = PartFailures(self.status.failures, lambda: False)
         with parts.part(CONTRACT):
-            self._contract.judge(gathered.clusters, self._visible_findings(), instant.registry_error)
+            self._contract.judge(
+                gathered.clusters, self._visible_findings(), instant.registry_error, has_waited=has_waited
+            )
         failures = {**parts.reasons, **failures}
         status = self.status
         status.at, status.untracked = self._findings.saved_at, self._findings.untracked

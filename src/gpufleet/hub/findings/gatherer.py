@@ -24,8 +24,9 @@ from gpufleet.fleet.facts.clusters import (
 from gpufleet.fleet.facts.duplicates import DUPLICATE_SECONDS
 from gpufleet.fleet.facts.fleet import FleetTables, fleet_tables
 from gpufleet.fleet.facts.history import FactMemory
-from gpufleet.fleet.facts.hub import HourlyCounts, NewNames, hub_table
+from gpufleet.fleet.facts.hub import HOUR_SECONDS, HourlyCounts, NewNames, hub_table
 from gpufleet.fleet.facts.metrics import EVENT_SECONDS, FACT_EVENTS, FACT_METRICS
+from gpufleet.fleet.facts.past import PastInterval
 from gpufleet.fleet.facts.senders import SenderReading, sender_table
 from gpufleet.fleet.facts.supplied import ClusterInputs
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable, FleetFacts
@@ -48,8 +49,9 @@ from gpufleet.hub.findings.failures import (
     PartFailures,
 )
 from gpufleet.hub.findings.instant import HubInstant
+from gpufleet.hub.findings.late import LateReports, past_interval
 from gpufleet.hub.findings.machine_inputs import attribution, current_holders, machine_inputs
-from gpufleet.hub.findings.reports import NO_MACHINE, nearest_report, only_machines
+from gpufleet.hub.findings.reports import NO_MACHINE, NO_SENDER, nearest_report, only_machines
 from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.hub.findings.sender_inputs import data_delays, dropped_totals, sender_readings, start_dropped
 from gpufleet.hub.findings.states import ClusterState, ClusterStates
@@ -71,15 +73,16 @@ class GathererStore(FactStore, ClusterStore, Protocol):
 
 
 class GatheredFacts(msgspec.Struct, frozen=True):
-    """Facts for the rules and for the adoption contract, and why parts of them are missing."""
+    """Facts for the rules and for the adoption contract, late intervals, and why parts of the facts are missing."""
 
     facts: FleetFacts
     clusters: Sequence[ClusterFacts]
+    late: Sequence[PastInterval]
     failures: Mapping[str, str]
 
 
 class FactGatherer:
-    """Gathers the facts, and keeps what is needed between judgements. Use it from one thread."""
+    """Gathers the facts, with a memory between judgements. Use it from one thread."""
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class FactGatherer:
         coverage: CoverageCounter,
         senders: Senders,
         boots: AgentBoots,
+        late: LateReports,
         scan: MachineScan,
         allocations: AllocationTurns,
         clock: Clock,
@@ -99,6 +103,7 @@ class FactGatherer:
         self._store = store
         self._coverage = coverage
         self._boots = boots
+        self._late = late
         self._allocations = allocations
         self._clock = clock
         self._stale_after = stale_after_seconds
@@ -136,6 +141,7 @@ class FactGatherer:
                 unread=unread,
             ),
             self._contract_facts(states, GatheredTables(tables, senders, coverage), instant, unread, failures),
+            self._late_intervals(states),
             failures.reasons,
         )
 
@@ -201,6 +207,18 @@ class FactGatherer:
         }
         return self._boots.count(current.__contains__)
 
+    def _late_intervals(self, states: Sequence[ClusterState]) -> Sequence[PastInterval]:
+        """Return the complete late intervals of the machines of each sender."""
+        of_senders = self._late.take(self._clock.monotonic())
+        found = []
+        for one in states if of_senders else ():
+            names = [one.senders.names[place] if place != NO_SENDER else "" for place in one.machines.sender.tolist()]
+            for machine, sender in zip(one.machines.records, names, strict=True):
+                late = of_senders.get((one.id, sender))
+                if late is not None:
+                    found.append(past_interval(one.id, machine.id, late))
+        return found
+
     def _count_coverage(
         self, states: Sequence[ClusterState], instant: HubInstant, failures: PartFailures
     ) -> Mapping[str, Coverage]:
@@ -243,6 +261,7 @@ class FactGatherer:
                 newest_value_seconds=_value_age(tables.newest_value_at.get(one.id, 0), instant),
                 zero_utilization_ratio=share,
                 busy_before_ratio=before.get(one.id),
+                machines_ratio=one.machines_ratio,
                 **_coverage(coverage.get(one.id)),
                 **attribution(one.scanned),
             )
@@ -258,6 +277,7 @@ class FactGatherer:
             **self._counts.add(second, instant.counts),
             **count_late_clusters(readings),
             "ingesting": instant.is_ingesting,
+            "down_seconds": instant.down_seconds if second - self._started < HOUR_SECONDS else 0.0,
             "store_answers": None if instant.store_error is None else not instant.store_error,
             "registry_answers": not instant.registry_error,
             "flush_lag_seconds": instant.flush_lag_seconds,

@@ -27,6 +27,7 @@ class HubInstant(msgspec.Struct, frozen=True, kw_only=True):
         missing: batches that are missing, by cluster and sender.
         conflicts: newest epoch conflict by cluster and sender.
         is_ingesting: whether batches are accepted.
+        down_seconds: time without a hub process before this one; None if it is unknown.
         flush_lag_seconds: age of the oldest batch that is not in the store.
         log_used_ratio: backlog of the log as a share of its limit.
         counts: counters since the start by input of the hub.
@@ -40,6 +41,7 @@ class HubInstant(msgspec.Struct, frozen=True, kw_only=True):
     missing: Mapping[tuple[str, str], int]
     conflicts: Mapping[tuple[str, str], EpochConflict]
     is_ingesting: bool
+    down_seconds: float | None
     flush_lag_seconds: float
     log_used_ratio: float
     counts: Mapping[str, int]
@@ -103,6 +105,7 @@ class InstantSource:
             missing=self._ledger.missing_by_sender(),
             conflicts=self._conflicts.known(),
             is_ingesting=not self._ingest_clock.is_not_ingesting,
+            down_seconds=self._ingest_clock.down_seconds,
             flush_lag_seconds=self._flush_lag(),
             log_used_ratio=self._wal.used_ratio,
             counts=_counts(self._counters),

@@ -9,22 +9,24 @@ from typing import Protocol
 
 import msgspec
 
+from gpufleet.fleet.allocated_devices import AllocatedDevices
 from gpufleet.fleet.attribution.contract import last_error
-from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, unresolved_counts
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, current_states, unresolved_counts
 from gpufleet.fleet.cluster_nodes import match_node, pool_labels, search_names
-from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, is_current, is_present, judged_at
+from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, is_current, is_present, is_synced, judged_at
 from gpufleet.fleet.facts.holders import GPU_PREFIX, GpuHolders, machine_holdings, views_of
-from gpufleet.fleet.facts.kubernetes import AllocatedDevices, whole_gpus
+from gpufleet.fleet.facts.kubernetes import whole_gpus
 from gpufleet.fleet.readings import known_views
+from gpufleet.hub.query.claim_holders import ClaimHolders
 from gpufleet.hub.query.cluster_joins import nodes_by_evidence
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredResource
 from gpufleet.model.holdings import Method
-from gpufleet.model.kubernetes import ClusterNode, ClusterPod
+from gpufleet.model.kubernetes import ClusterClaim, ClusterNode, ClusterPod
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
-from gpufleet.model.stored.kubernetes import ObjectKind, ObjectQuery
+from gpufleet.model.stored.kubernetes import ObjectKind, ObjectQuery, StoredCollector
 from gpufleet.model.time import LATEST
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import ClusterStore, SampleStore
@@ -105,14 +107,23 @@ class _Chunk(msgspec.Struct, frozen=True):
     declared: Mapping[str, tuple[DeclaredResource, ...]]
     readers: Mapping[str, tuple[ReaderStatus, ...]]
     states: Mapping[str, tuple[StoredHolderStates, ...]]
-    holdings: Mapping[str, list[StoredHolding]]
+    holdings: Mapping[str, Sequence[StoredHolding]]
     nodes: Mapping[str, ScannedNode]
 
 
 class MachineScan:
     """Newest results about all machines."""
 
-    def __init__(self, store: ScanStore, clock: Clock, *, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(
+        self,
+        store: ScanStore,
+        clock: Clock,
+        *,
+        claimed: ClaimHolders | None = None,
+        max_seconds: float = MAX_SECONDS,
+    ) -> None:
+        """Take its sources; `claimed` adds holders by ResourceClaims to those that machines report."""
+        self._claimed = claimed
         self._store = store
         self._clock = clock
         self._max_seconds = max_seconds
@@ -168,12 +179,15 @@ class MachineScan:
         query = HoldingQuery(cluster=cluster, machines=tuple(ids), start=now, end=LATEST)
         for one in self._store.holdings(query):
             holdings.setdefault(one.machine, []).append(one)
+        states = self._store.holder_states(cluster, ids, now - HOLDING_TTL_NS)
+        present = {id_: current_states(own, now) for id_, own in states.items()}
+        completed = holdings if self._claimed is None else self._claimed.complete(cluster, holdings, present, ids)
         found = _Chunk(
             buses=self._store.pci_gpu_counts(cluster, ids),
             declared=self._store.declared_resources(cluster, ids, now - DECLARATION_TTL_NS),
             readers=self._store.readers_of(cluster, ids),
-            states=self._store.holder_states(cluster, ids, now - HOLDING_TTL_NS),
-            holdings=holdings,
+            states=states,
+            holdings=completed,
             nodes={} if pods.nodes_at is None else self._nodes(cluster, machines, pods.nodes_at),
         )
         self._learn_parents(cluster, found)
@@ -194,7 +208,7 @@ class MachineScan:
             pci_gpus=found.buses.get(id_),
             kubernetes_gpus=capacity,
             allocatable_gpus=allocatable,
-            allocated_gpus=None if pods is None else pods.on(node),
+            allocated_gpus=None if pods is None else pods.total_on(node),
             unresolved_devices=None if unresolved is None else sum(unresolved.values()),
             last_error=last_error(found.readers.get(id_, ())),
             holders=held.gpus,
@@ -236,12 +250,18 @@ class MachineScan:
         if collectors:
             at = judged_at(ObjectKind.POD, collectors, now)
             stored = self._store.cluster_objects(ObjectQuery(cluster=cluster, kind=ObjectKind.POD))
-            devices = AllocatedDevices(
-                [one.record for one in stored if isinstance(one.record, ClusterPod) and is_present(one, at)]
-            )
+            present = [one.record for one in stored if isinstance(one.record, ClusterPod) and is_present(one, at)]
+            devices = AllocatedDevices(present, self._claims(cluster, collectors, now))
             nodes_at = judged_at(ObjectKind.NODE, collectors, now)
         found = self._pods[cluster] = _Pods(second, devices, nodes_at)
         return found
+
+    def _claims(self, cluster: str, collectors: Sequence[StoredCollector], now: int) -> list[ClusterClaim] | None:
+        """Return the present ResourceClaims; None without a current copy of them."""
+        if not is_synced(ObjectKind.CLAIM, collectors, now):
+            return None
+        stored = self._store.cluster_objects(ObjectQuery(cluster=cluster, kind=ObjectKind.CLAIM))
+        return [one.record for one in stored if isinstance(one.record, ClusterClaim) and is_present(one, now)]
 
     def _learn_parents(self, cluster: str, found: _Chunk) -> None:
         """Learn which GPU each MIG device and vGPU instance in the reports is a part of."""

@@ -34,6 +34,7 @@ class ClusterState(msgspec.Struct, frozen=True):
         senders, machines: its senders and machines.
         retired_senders: whether each sender is retired.
         scanned: newest scan of each machine, None if there is none.
+        machines_ratio: its machines that are not retired as a share of the limit; None if that is unknown.
     """
 
     id: str
@@ -43,6 +44,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     machines: MachineColumns
     retired_senders: Column
     scanned: Scanned
+    machines_ratio: float | None = None
 
 
 class ClusterStates:
@@ -63,6 +65,10 @@ class ClusterStates:
         records: Mapping[str, Sequence[MachineRecord]] = {one.id: () for one in self._clusters}
         with failures.part(MACHINES):
             records = {one.id: self._list_machines(one.id) for one in self._clusters}
+        ratios: Mapping[str, float] = {}
+        with failures.part(MACHINES):
+            counts = self._registry.machine_counts()
+            ratios = {one.id: counts.by_cluster.get(one.id, 0) / counts.limit for one in self._clusters}
         senders = {one: sender_columns(instant.liveness, one) for one in records}
         machines = {one: machine_columns(instant.liveness, own, senders[one]) for one, own in records.items()}
         if instant.has_store:
@@ -78,6 +84,7 @@ class ClusterStates:
                 machines=machines[id_],
                 retired_senders=retired_senders(senders[id_], machines[id_]),
                 scanned=[self._scan.find(one.id) for one in records[id_]],
+                machines_ratio=ratios.get(id_),
             )
             for id_ in records
         ]

@@ -156,15 +156,19 @@ class SeriesForwarder:
         """Post until cancelled."""
         async with self._transport:
             while True:
-                try:
-                    found = await asyncio.to_thread(self.queue.read, READ_REQUESTS)
-                except SpoolError as error:  # the one catch point of this loop
-                    self._log_error(f"the queue cannot be read: {error}")
-                    found = []
-                if not found:
-                    await asyncio.sleep(self._look_seconds)
-                for number, request in found:
-                    await self._deliver(number, request)
+                await self.step()
+
+    async def step(self) -> None:
+        """Post some of the queue; pause if it is empty, or if the disk refuses."""
+        try:
+            found = await asyncio.to_thread(self.queue.read, READ_REQUESTS)
+        except SpoolError as error:
+            self._log_error(f"the queue cannot be read: {error}")
+            found = []
+        if not found:
+            await asyncio.sleep(self._look_seconds)
+        for number, request in found:
+            await self._deliver(number, request)
 
     async def _deliver(self, number: int, request: ExportRequest) -> None:
         """Post a request until the database accepts or rejects it."""
@@ -176,8 +180,9 @@ class SeriesForwarder:
         self._count(request, reply)
         try:
             await asyncio.to_thread(self.queue.done, number)
-        except SpoolError as error:
+        except SpoolError as error:  # the request is read again, and posted once more
             self._log_error(f"the queue cannot be written: {error}")
+            await asyncio.sleep(self._look_seconds)
 
     def _count(self, request: ExportRequest, reply: ExportReply) -> None:
         is_rejected = reply.outcome is ExportOutcome.REJECTED and reply.rejected is None

@@ -132,6 +132,9 @@ class IngestClock:
     """Clock of ingest seconds: monotonic seconds except those in which the hub was suspended or rejected batches.
 
     Lives on one thread. Must be updated more often than `SUSPENDED_SECONDS`; `run_ingest_clock` does that.
+
+    Attributes:
+        down_seconds: seconds from the end of the previous process to the start of this one; None if it is unknown.
     """
 
     def __init__(self, clock: Clock, past: IngestHistory | None = None) -> None:
@@ -139,6 +142,7 @@ class IngestClock:
         past = past or IngestHistory()
         self._clock = clock
         self._before = past.seconds
+        self.down_seconds = max(0.0, (clock.now_ns() - past.alive_at) / NANOS) if past.alive_at else None
         self._past = past.start_process(clock.now_ns())
         self._extended = clock.monotonic()
         self._updated = clock.monotonic()

@@ -45,6 +45,7 @@ class AlertmanagerReceiver(FindingReceiver):
         sender: HttpSender,
         *,
         labels: Mapping[str, str],
+        link: Callable[[str], str | None],
         dead_letters: DeadLetters,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
@@ -56,10 +57,11 @@ class AlertmanagerReceiver(FindingReceiver):
             name, feed, clock, jitter, sleep: see `FindingReceiver`.
             sender: client of the Alertmanager's `ALERTS_PATH`.
             labels: additional labels of every alert.
+            link: returns the URL of the page of a finding by its id, or None.
             dead_letters: folder of rejected alerts.
         """
         super().__init__(name, feed, clock=clock, jitter=jitter, sleep=sleep)
-        self._sender, self._labels, self._dead_letters = sender, labels, dead_letters
+        self._sender, self._labels, self._link, self._dead_letters = sender, labels, link, dead_letters
         self._reset()
 
     async def run(self) -> None:
@@ -69,7 +71,7 @@ class AlertmanagerReceiver(FindingReceiver):
 
     def _reset(self) -> None:
         """Start without a record of sent alerts. A resend is due."""
-        self._builder = AlertBuilder(self._labels)
+        self._builder = AlertBuilder(self._labels, self._link)
         self._next_resend = self._clock.monotonic()
         self._resent_to: tuple[int, str] | None = None  # last finding of the resend in progress
         self._seen: set[str] = set()  # machines with an open finding, since the start of the resend

@@ -7,7 +7,7 @@ Specification: github.com/prometheus/alertmanager, `api/v2/openapi.yaml`.
 """
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,21 +25,25 @@ MAX_EVIDENCE = 1000
 """Characters of the evidence in an annotation."""
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Alert as Alertmanager receives it; `ends_at` in the past means that it is resolved."""
+class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Alert as Alertmanager receives it; `ends_at` in the past means that it is resolved.
+
+    `generator_url` is the page of the finding.
+    """
 
     labels: dict[str, str]
     annotations: dict[str, str]
     starts_at: dt.datetime
     ends_at: dt.datetime
+    generator_url: str | None = msgspec.field(default=None, name="generatorURL")
 
 
 class AlertBuilder:
     """Builds the alerts of findings. The name of a machine is kept while it has alerts: their labels do not change."""
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        """Take additional labels of every alert."""
-        self._more = dict(labels)
+    def __init__(self, labels: Mapping[str, str], link: Callable[[str], str | None]) -> None:
+        """Take additional labels of every alert, and a function that returns the URL of a finding's page or None."""
+        self._more, self._link = dict(labels), link
         self._nodes: dict[str, str] = {}
 
     def unnamed(self, findings: Iterable[Finding]) -> set[str]:
@@ -91,11 +95,13 @@ class AlertBuilder:
 
     def _alert(self, finding: Finding, ends_at: int, state: str) -> Alert:
         record = finding_record(finding, finding.opened_at, nodes=self._nodes, acknowledgement=None, silences=())
+        link = self._link(finding.id)
         return Alert(
             labels={**self._more, **_labels(record)},
-            annotations=_annotations(record, state),
+            annotations=_annotations(record, state, link),
             starts_at=record.opened_at,
             ends_at=to_datetime(ends_at),
+            generator_url=link,
         )
 
 
@@ -130,7 +136,7 @@ def _labels(record: FindingRecord) -> dict[str, str]:
     return {name: value for name, value in labels.items() if value}
 
 
-def _annotations(record: FindingRecord, state: str) -> dict[str, str]:
+def _annotations(record: FindingRecord, state: str, link: str | None) -> dict[str, str]:
     evidence = ", ".join(f"{name}={value}" for name, value in record.evidence.items())
     annotations = {
         "summary": record.explanation,
@@ -139,5 +145,6 @@ def _annotations(record: FindingRecord, state: str) -> dict[str, str]:
         "finding": record.id,
         "subject": record.subject,
         "state": state,
+        "link": link,
     }
     return {name: value for name, value in annotations.items() if value}

@@ -25,7 +25,7 @@ SIGNATURE_HEADER = "Gpufleet-Signature"
 
 
 class CloudEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Event, with the attributes of CloudEvents and the extension attribute `reason`.
+    """Event, with the attributes of CloudEvents and the extension attributes `reason` and `link`.
 
     Attributes:
         specversion: version of CloudEvents.
@@ -37,6 +37,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         datacontenttype: media type of `data`.
         reason: reason of the transition.
         data: the finding after the transition, as in the HTTP API.
+        link: URL of the finding's page on the hub; None if the hub's address is not configured.
     """
 
     specversion: str
@@ -48,18 +49,20 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     data: FindingRecord
     subject: str | None = None
+    link: str | None = None
 
 
 _ENCODER = msgspec.json.Encoder()
 
 
-def encode_event(notice: Notice, source: str, nodes: Mapping[str, str]) -> bytes:
+def encode_event(notice: Notice, source: str, nodes: Mapping[str, str], link: str | None) -> bytes:
     """Return the body of a request about a notice.
 
     Args:
         notice: the notice.
         source: URI of the hub.
         nodes: names of machines by id.
+        link: URL of the finding's page, or None.
     """
     record = finding_record(notice.finding, notice.at, nodes=nodes, acknowledgement=None, silences=())
     return _ENCODER.encode(
@@ -73,6 +76,7 @@ def encode_event(notice: Notice, source: str, nodes: Mapping[str, str]) -> bytes
             datacontenttype="application/json",
             reason=notice.reason,
             data=record,
+            link=link,
         )
     )
 

@@ -95,7 +95,7 @@ class FindingReceiver(abc.ABC):
 
     @property
     def _has_failing(self) -> bool:
-        """Whether a failed delivery is still to be retried, apart from those that `_retry_later` delays."""
+        """Whether a delivery failed and will be retried. Retries by `_retry_later` do not count."""
         return False
 
     @abc.abstractmethod

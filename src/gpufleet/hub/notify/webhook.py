@@ -51,6 +51,7 @@ class WebhookReceiver(FindingReceiver):
         secret: Callable[[], str],
         accepts: NoticeFilter,
         source: str,
+        link: Callable[[str], str | None],
         dead_letters: DeadLetters,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
@@ -64,11 +65,12 @@ class WebhookReceiver(FindingReceiver):
             secret: returns the secret of the signatures; raises ConfigError if it is unavailable.
             accepts: findings to send.
             source: URI of the hub.
+            link: returns the URL of the page of a finding by its id, or None.
             dead_letters: folder of undelivered notices.
         """
         super().__init__(name, feed, clock=clock, jitter=jitter, sleep=sleep)
         self._sender, self._secret, self._accepts = sender, secret, accepts
-        self._source, self._dead_letters = source, dead_letters
+        self._source, self._link, self._dead_letters = source, link, dead_letters
         self._schedule = NoticeSchedule()
         self._extras: deque[Notice] = deque()  # reminders that do not fit into the schedule yet
         self._read_to = 0
@@ -154,7 +156,8 @@ class WebhookReceiver(FindingReceiver):
         if not due:
             return
         nodes = await self._feed.names(machines_of(one.notice.finding for one in due))
-        bodies = [encode_event(one.notice, self._source, nodes) for one in due]
+        notices = [one.notice for one in due]
+        bodies = [encode_event(one, self._source, nodes, self._link(one.finding.id)) for one in notices]
         answers = await asyncio.gather(*map(self._post, bodies))
         for one, body, answer in zip(due, bodies, answers, strict=True):
             await self._settle(one, body, answer)
@@ -197,7 +200,7 @@ class WebhookReceiver(FindingReceiver):
         self._lose(1, describe(answer, self._sender.url), where)
 
     async def _save_progress(self) -> None:
-        """Store what is settled; what is not is delivered again after a restart, with the same ids."""
+        """Store the progress. Notices after it are sent again after a restart, with the same ids."""
         now = self._clock.monotonic()
         if now >= self._next_save or not len(self._schedule):
             await self._save(self._schedule.position(self._read_to))

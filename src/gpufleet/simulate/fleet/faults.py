@@ -31,6 +31,7 @@ class FaultKind(enum.StrEnum):
     READERS_BROKEN = "readers-broken"
     NO_INVENTORY = "no-inventory"
     GUEST_DOWN = "guest-down"
+    GUEST_REPLACED = "guest-replaced"
     # delivery and clocks
     SPOOL_WIPED = "spool-wiped"
     LOST_BATCHES = "lost-batches"
@@ -161,6 +162,9 @@ FAULTS: dict[FaultKind, FaultRow] = {
         _NODE, 1800, "the static readings of the node fail", ("node.inventory_unconfirmed",)),
     _K.GUEST_DOWN: FaultRow(
         _NODE, 900, "the node's virtual machines do not answer its agent", ("allocation.unavailable", _PARTIAL)),
+    _K.GUEST_REPLACED: FaultRow(
+        _NODE, 0, "the node's virtual machines are deleted, and others get their GPUs; in the role VM", (),
+        "the guests have other names and identities, the holders of the GPUs change"),
     _K.SPOOL_WIPED: FaultRow(
         _NODE, 0, "the spool is lost with these batches; a new epoch begins", ("sender.gap",),
         "live; these batches of the old epoch stay missing", "batches that were in it", 3, 1, 100_000, True),

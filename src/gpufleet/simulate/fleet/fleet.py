@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 import msgspec
 
 from gpufleet.model.machine import Machine
+from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.cycles import LoadShape, make_cycle
 from gpufleet.simulate.fleet.faults import FaultKind, FaultSchedule, FleetFault
 from gpufleet.simulate.fleet.layout import VARIANTS, FleetGpu, FleetLayout, FleetNode, GpuPart, NodeRole
@@ -19,10 +20,10 @@ from gpufleet.simulate.fleet.values import GpuActivity, gpu_activity
 HARDWARE_FAULTS = frozenset(
     {
         *(FaultKind.GPU_REMOVED, FaultKind.GPU_REPLACED, FaultKind.GPU_UNLISTED),
-        *(FaultKind.MIG_LAYOUT, FaultKind.DRIVER_BROKEN),
+        *(FaultKind.MIG_LAYOUT, FaultKind.DRIVER_BROKEN, FaultKind.GUEST_REPLACED),
     }
 )
-"""Faults that change the devices that a machine shows."""
+"""Faults that change the devices that a machine shows, or its guests."""
 
 STATIC_FAULTS = HARDWARE_FAULTS | {
     *(FaultKind.NO_INVENTORY, FaultKind.NO_PCI, FaultKind.DRIVER_DRIFT, FaultKind.VBIOS_DRIFT),
@@ -168,12 +169,18 @@ class Fleet:
             if shown is not None:
                 is_unlisted = broken or _has(of_gpu, FaultKind.GPU_UNLISTED, at)
                 (unlisted if is_unlisted else gpus).append(shown)
-        guests = []
+        guests, replaced_at = [], self.guests_replaced_at(node, at)
         for guest in node.guests:
             inside = [_gpu_at(gpu, self.gpu_faults(node, gpu), at) for gpu in guest.gpus]
             gpus_inside = tuple([gpu for gpu in inside if gpu is not None])
-            guests.append(msgspec.structs.replace(guest, gpus=gpus_inside))
+            machine = replaced_guest(guest.machine, replaced_at) if replaced_at else guest.machine
+            guests.append(msgspec.structs.replace(guest, machine=machine, gpus=gpus_inside))
         return msgspec.structs.replace(node, gpus=tuple(gpus), guests=tuple(guests), unlisted=tuple(unlisted))
+
+    def guests_replaced_at(self, node: FleetNode, at: int) -> int:
+        """Return the last replacement of a node's guests before an instant, nanoseconds since 1970; 0 for none."""
+        begins = [one.begin for one in self.faults_of(node) if one.kind is FaultKind.GUEST_REPLACED]
+        return max((begin for begin in begins if begin <= at), default=0)
 
     def activity(self, node: FleetNode, gpu: FleetGpu, at: int) -> GpuActivity:
         """Return the activity of a GPU at an instant."""
@@ -196,6 +203,12 @@ def _gpu_at(gpu: FleetGpu, faults: Iterable[FleetFault], at: int) -> FleetGpu | 
     if _has(faults, FaultKind.GPU_REMOVED, at):
         return None
     return msgspec.structs.replace(gpu, parts=gpu.parts[:-1]) if _has(faults, FaultKind.MIG_LAYOUT, at) else gpu
+
+
+def replaced_guest(guest: Machine, at: int) -> Machine:
+    """Return the virtual machine that takes the place of another at an instant, nanoseconds since 1970."""
+    name = f"{guest.name}-{at // NANOS}"
+    return msgspec.structs.replace(guest, name=name, system_uuid=uuid_of(name))
 
 
 def _replacement(gpu: FleetGpu, at: int) -> FleetGpu:

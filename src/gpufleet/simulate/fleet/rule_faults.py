@@ -198,6 +198,7 @@ _IMPORTS = "imports only: a batch of an agent has no names or series that the hu
 NOT_SIMULATED: Mapping[str, str] = MappingProxyType(
     {
         "hub.not_ingesting": _HUB,
+        "hub.outage": _HUB,
         "hub.store_unreachable": _HUB,
         "hub.registry_unreachable": _HUB,
         "hub.flush_lag": _HUB,
@@ -208,6 +209,7 @@ NOT_SIMULATED: Mapping[str, str] = MappingProxyType(
         "hub.rejecting": "agents of the fleet send valid batches only: tests on the hub send others",
         "hub.schema_drift": _IMPORTS,
         "hub.series_churn": _IMPORTS,
+        "cluster.machine_limit": "a limit of the hub: tests on the hub reach it",
         "allocation.tenant_overlap": "two allocations of the registry overlap, whatever the fleet reports",
     }
 )

@@ -23,7 +23,7 @@ WITHOUT_EFFECT = frozenset(
         *(FaultKind.BACKFILL, FaultKind.SPOOL_WIPED, FaultKind.LOST_BATCHES, FaultKind.DELAYED_BATCHES),
         *(FaultKind.STUCK_BATCHES, FaultKind.CLOCK_STEP, FaultKind.LATE_DATA),
         *(FaultKind.CLONED_MACHINE, FaultKind.CLONED_SPOOL, FaultKind.DUPLICATE_AGENT),
-        *(FaultKind.GUEST_DOWN, FaultKind.HOST_VALUES, FaultKind.NO_PCI),
+        *(FaultKind.GUEST_DOWN, FaultKind.GUEST_REPLACED, FaultKind.HOST_VALUES, FaultKind.NO_PCI),
         *(FaultKind.GPU_UNALLOCATABLE, FaultKind.UNRESOLVED_DEVICES),
     }
 )

@@ -266,7 +266,7 @@ def test_labelled_value_is_that_of_the_newest_sample(store: ClickHouseStore, clu
 
 
 def test_failed_write_drops_the_labelled_values(embedded: ClickHouseStore, cluster: str) -> None:
-    """What was written is not known after a failure, so values are unknown until the next report."""
+    """After a failed write the content of the store is unknown, so values are unknown until the next report."""
     metric, labels = split_labelled(FABRIC_MANAGER)
     sample = Sample(
         view=None, reader="host", lane=Lane.SLOW, measured_at=T0, values={},

@@ -96,6 +96,7 @@ export function findingsPage({ client }) {
     title: "Findings",
     node: element("div", null, summary, section("Findings", controls, list)),
     period: 15_000,
+    subject: () => ({ topic: "findings" }),
     async refresh(signal) {
       if (clusters === null) {
         clusters = (await client.list("v1/clusters", {}, signal)).items.map((one) => one.cluster.id);
@@ -212,6 +213,7 @@ export function findingPage({ client, isOperator }, id) {
       section("Timeline", parts.timeline),
     ),
     period: 15_000,
+    subject: () => (isOperator ? { topic: "findings" } : null),
     async refresh(signal) {
       const found = await client.get(path, {}, signal);
       replace(parts.summary, detailOf(found), evaluationText(found.evaluation));

@@ -1,0 +1,80 @@
+"""Late readings: conditions that have passed give findings with their own times, others give none."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpufleet.fleet.facts.past import PAST_METRICS, PAST_RULES, STEP_SECONDS, PastInterval, Points, past_findings
+from gpufleet.fleet.rules.rule import Thresholds
+from gpufleet.fleet.rules.table import RULES
+from gpufleet.model.reading import Value
+from gpufleet.model.stored.findings import TransitionKind
+from gpufleet.model.time import NANOS
+
+START, STEP = 1_795_000_000 * NANOS, STEP_SECONDS * NANOS
+MINUTES = 120
+INTERVAL = PastInterval("east", "m1", START, START + MINUTES * STEP)
+GPU, OTHER = "gpu/GPU-1", "gpu/GPU-2"
+THRESHOLDS = Thresholds(RULES)
+PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
+
+
+def series(
+    view: str, metric: str, values: Iterable[Value | None]
+) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
+    """Return the points of values of successive minutes; None for no measurement."""
+    return {(view, metric): [(START + at * STEP, one) for at, one in enumerate(values) if one is not None]}
+
+
+def found(points: Points) -> list[tuple[str, str, TransitionKind, int]]:
+    """Return rule, subject, kind and minute of each transition."""
+    transitions = past_findings(INTERVAL, points, THRESHOLDS)
+    return [(one.finding.rule, one.finding.scope, one.kind, (one.at - START) // STEP) for one in transitions]
+
+
+def states(*spans: tuple[str, int]) -> list[str]:
+    return [state for state, minutes in spans for _ in range(minutes)]
+
+
+def test_passed_condition_has_a_finding_with_its_own_times() -> None:
+    points = series(GPU, "gpu_state", states(("ok", 30), ("hung", 20), ("ok", 70)))
+    points |= series(OTHER, "gpu_state", states(("ok", MINUTES)))
+    subject = f"east/m1/{GPU}"
+    assert found(points) == [
+        ("gpu.hung", subject, TransitionKind.OPENED, 32),  # after the pending time
+        ("gpu.hung", subject, TransitionKind.CLOSED, 52),
+    ]
+    (opened, closed) = past_findings(INTERVAL, points, THRESHOLDS)
+    assert (opened.finding.id, opened.finding.evidence) == (closed.finding.id, {"hung": "1"})
+    assert past_findings(INTERVAL, points, THRESHOLDS) == [opened, closed]  # the same ids again
+
+
+def test_shorter_condition_has_no_finding() -> None:
+    assert found(series(GPU, "gpu_state", states(("ok", 30), ("hung", 2), ("ok", 88)))) == []
+
+
+def test_condition_at_an_edge_of_the_interval_has_no_finding_if_it_does_not_close() -> None:
+    assert found(series(GPU, "gpu_state", states(("ok", 30), ("hung", 90)))) == []
+
+
+def test_time_without_readings_counts_for_nothing() -> None:
+    gap: list[Value | None] = [*states(("unreadable", 3)), *[None] * 57, *states(("unreadable", 3), ("ok", 57))]
+    assert found(series(GPU, "gpu_state", gap)) == []
+
+
+def test_pair_of_values_is_judged_at_each_instant() -> None:
+    limit = series(GPU, "gpu_power_limit_watts", [700.0] * MINUTES)
+    power = series(GPU, "gpu_power_watts", [300.0] * 20 + [2000.0] * 10 + [300.0] * 90)
+    rules = {(rule, kind) for rule, _, kind, _ in found({**limit, **power})}
+    assert rules == {(("gpu.impossible_value"), kind) for kind in (TransitionKind.OPENED, TransitionKind.CLOSED)}
+
+
+def test_judged_rules_need_no_history_and_no_holders() -> None:
+    judged = {one.id for one in PAST_RULES}
+    assert all(f"`{one}`" in PAGE.read_text() for one in judged)
+    assert {"gpu.lost", "gpu.hung", "gpu.row_remap_failed", "gpu.fabric_unhealthy", "gpu.pcie_degraded"} <= judged
+    assert not judged & {"gpu.frozen", "gpu.allocated_idle", "gpu.xid.reset", "gpu.throttled"}
+    assert all("{" not in one for one in PAST_METRICS)
+
+
+def test_machine_without_gpus_has_no_finding() -> None:
+    assert past_findings(INTERVAL, {(None, "gpu_state"): [(START, "hung")]}, THRESHOLDS) == []

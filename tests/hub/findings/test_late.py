@@ -1,0 +1,96 @@
+"""Late data: a passed condition has a finding with its own times, once, unless it was found in time."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.findings.late import LATE_SECONDS, QUIET_SECONDS, LateInterval, LateReports, past_interval
+from gpufleet.hub.liveness.senders import SenderReport
+from gpufleet.model.stored.findings import TransitionKind
+from gpufleet.model.time import NANOS
+from tests.fakes.clock import FakeClock
+from tests.hub.findings.played_fleet import MINUTE, Play
+from tests.hub.liveness.fake_clock_hub import Node
+
+HUNG = "gpu-hung@+4m/10m:c1/n1/g0"
+CUT_OFF = "backfill@+3m/15m:c1/n1"
+
+
+async def play_minutes(folder: Path, faults: str, minutes: int) -> Play:
+    play = Play(folder, faults, (1, 8, 2))
+    play.keep_agents_of(play.faults)
+    while play.minute < minutes:
+        await play.pass_minute()
+    return play
+
+
+def openings(play: Play, rule: str) -> list[tuple[TransitionKind, int]]:
+    """Return kind and minute of the transitions of a rule."""
+    found = play.hub.registered.finding_transitions(0, 1000)
+    return [
+        (one.transition.kind, (one.transition.at - play.start) // MINUTE)
+        for one in found
+        if one.transition.finding.rule == rule
+    ]
+
+
+async def test_condition_that_has_passed_is_found_when_its_data_arrives(tmp_path: Path) -> None:
+    play = await play_minutes(tmp_path, f"{HUNG},{CUT_OFF}", 24)
+    try:
+        opened, closed = openings(play, "gpu.hung")
+        assert (opened[0], closed[0]) == (TransitionKind.OPENED, TransitionKind.CLOSED)
+        assert 6 <= opened[1] <= 8
+        assert 14 <= closed[1] <= 17
+        assert "gpu.hung" not in play.hub.open_rules
+        assert [kind for kind, _ in openings(play, "node.missing")] == [TransitionKind.OPENED, TransitionKind.CLOSED]
+    finally:
+        play.hub.end()
+
+
+async def test_condition_that_was_found_in_time_has_one_finding(tmp_path: Path) -> None:
+    play = await play_minutes(tmp_path, "gpu-hung@+2m/8m:c1/n1/g0,backfill@+13m/6m:c1/n1", 26)
+    try:
+        assert [kind for kind, _ in openings(play, "gpu.hung")] == [TransitionKind.OPENED, TransitionKind.CLOSED]
+    finally:
+        play.hub.end()
+
+
+async def test_late_interval_waits_for_the_end_of_the_backlog_and_for_the_registry(tmp_path: Path) -> None:
+    play = await play_minutes(tmp_path, f"{HUNG},{CUT_OFF}", 19)
+    try:
+        assert openings(play, "gpu.hung") == []
+        play.hub.registered.is_down = True
+        for _ in range(4):
+            with pytest.raises(AssertionError):
+                await play.pass_minute()
+        play.hub.registered.is_down = False
+        await play.pass_minute()
+        await play.pass_minute()
+        assert [kind for kind, _ in openings(play, "gpu.hung")] == [TransitionKind.OPENED, TransitionKind.CLOSED]
+    finally:
+        play.hub.end()
+
+
+def test_clock_ahead_makes_later_batches_not_late() -> None:
+    late, node, clock = LateReports(), Node("n"), FakeClock()
+    for ahead in (7200.0, 0.0, 0.0):
+        node.ahead = ahead
+        clock.advance(30)
+        batch = decode(node.body(clock))
+        late.note(SenderReport(batch=batch, received_at=clock.now_ns(), known_epoch=True))
+    assert late.take(0.0) == late.take(QUIET_SECONDS) == {}
+    old = decode(node.body(clock, at=clock.now_ns() - int(LATE_SECONDS * NANOS)))
+    late.note(SenderReport(batch=old, received_at=clock.now_ns(), known_epoch=True))
+    assert late.take(0.0) == {}
+    (interval,) = late.take(QUIET_SECONDS).values()
+    assert (interval.start, interval.end) == (old.sent_at, clock.now_ns())
+
+
+def test_only_the_newest_day_of_a_late_interval_is_judged() -> None:
+    end = 1_795_000_030 * NANOS
+    found = past_interval("east", "m1", LateInterval(end - 40 * 86_400 * NANOS, end))
+    assert (found.start % MINUTE, found.end % MINUTE) == (0, 0)
+    assert found.start < end - 86_399 * NANOS
+    assert end < found.end <= end + MINUTE
+    assert (found.end - found.start) // MINUTE <= 24 * 60 + 1
