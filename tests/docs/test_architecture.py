@@ -9,6 +9,9 @@ from pathlib import Path
 from types import FrameType
 
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
+from gpufleet.fleet.contract.records import CheckPlace, Requirement
+from gpufleet.fleet.rules.table import RULES
+from gpufleet.wiring.contract import load_contract
 from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
@@ -30,6 +33,38 @@ def documented(title: str) -> set[str]:
     page = (ROOT / "docs" / "architecture.md").read_text()
     (section,) = re.findall(rf"^## {title}.*?$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
     return set(re.findall(r"`([\w/]+\.py)`", section))
+
+
+QUESTIONS = (
+    "What is collected at node level, at cluster level and centrally?",
+    "Which components run on each node?",
+    "Which components run in each cluster?",
+    "Pull or push?",
+    "How often, and how late?",
+    "How is data normalised across clusters?",
+    "How is data validated and monitored?",
+    "How are broken collectors and stale data detected?",
+)
+
+
+def test_eight_questions_are_headings_with_a_short_answer() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    rows = dict(re.findall(r"^\| \[([^\]]+)\]\(#[^)]*\) \| (.+) \|$", page, re.MULTILINE))
+    assert tuple(rows) == QUESTIONS
+    assert tuple(one for one in headings if one in QUESTIONS) == QUESTIONS
+    assert {
+        *("Failure modes, and what is lost", "Capacity", "Rejected alternatives", "Deployment models"),
+        *("Known gaps", "Assumptions and risks", "Security and network"),
+    } <= set(headings)
+
+
+def test_counts_of_rules_and_items_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    items = load_contract().items_on(CheckPlace.HUB)
+    musts = sum(one.level is Requirement.MUST for one in items)
+    assert f"{len(items)} items about each cluster at the hub, {musts} of them a MUST" in page
+    assert set(re.findall(r"\b(\d+) (?:\[rules about the fleet|rules and the \[contract)", page)) == {str(len(RULES))}
 
 
 def test_documented_files_exist() -> None:

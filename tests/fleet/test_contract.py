@@ -88,7 +88,13 @@ CASES = {
     "expected_gpus_agree": Case(
         cluster(coverage=coverage(16, pci=15, kubernetes=14)),
         (cluster(coverage=coverage(16, kubernetes=8)),),
-        (cluster(coverage=None), cluster(coverage=coverage(16, pci=None))),
+        (
+            cluster(coverage=None),
+            cluster(coverage=coverage(16, pci=None)),
+            cluster(coverage=coverage(16, pci=15), machines=None),
+            cluster(coverage=coverage(16, pci=15), collection=ABSENT),
+            cluster(*group_machines([("a", MACHINE), ("b", UNSIZED)]), coverage=coverage(16, pci=8)),
+        ),
     ),
     "gpus_located": Case(
         cluster(coverage=coverage(24)),
@@ -110,7 +116,11 @@ CASES = {
     "kubernetes_identity": Case(
         cluster(collection=collection(state=CollectionState.CONFLICT, detail="two UIDs")),
         HERE,
-        (cluster(collection=None), cluster(collection=ABSENT)),
+        (
+            cluster(collection=None),
+            cluster(collection=ABSENT),
+            cluster(collection=collection(collector(system_uid=""))),
+        ),
     ),
     "inventory_copied": Case(
         cluster(collection=collection(collector(copies=copies(pods=CopyState.FORBIDDEN)))),
@@ -127,7 +137,11 @@ CASES = {
         (cluster(), cluster(unacknowledged_critical_seconds=24.0 * 3600)),
         (cluster(unacknowledged_critical_seconds=None),),
     ),
-    "agent_reads": Case(machine(source=GpuSource.EXPORTER), (MACHINE,), (machine(source=None),)),
+    "agent_reads": Case(
+        machine(source=GpuSource.EXPORTER),
+        (MACHINE,),
+        (machine(source=None), machine(source=GpuSource.NONE, state=State.LOST)),
+    ),
     "version_supported": Case(
         machine(version="0.3.9"),
         (MACHINE, machine(version="0.4.0"), machine(version="0.6.7")),
@@ -147,7 +161,15 @@ CASES = {
         (machine(state=State.NEVER_SEEN, evidence=()), machine(identity_conflict=None)),
     ),
     "gpus_identified": Case(machine(identified_gpus=6), (MACHINE,), (machine(identified_gpus=None),), gpus=2),
-    "placement_known": Case(machine(zone=None), (MACHINE,)),
+    "placement_known": Case(
+        machine(zone=None),
+        (MACHINE, machine(has_pool=None)),
+        (
+            machine(zone=None, has_pool=None),
+            machine(region=None, in_kubernetes=False, has_pool=None),
+            machine(region=None, kind=MachineKind.GUEST, state=State.NEVER_SEEN),
+        ),
+    ),
     "pool_labelled": Case(machine(has_pool=False), (MACHINE,), (machine(has_pool=None),)),
     "sender_pushes": Case(machine(is_scraped=True), (MACHINE,), (machine(is_scraped=None),)),
     "gpus_report": Case(
@@ -235,6 +257,22 @@ def test_machine_without_gpus_is_not_judged_by_gpu_items() -> None:
 def test_guest_has_neither_pool_nor_holders_of_its_own() -> None:
     guest = machine(kind=MachineKind.GUEST, has_pool=None, unattributed_gpus=8)
     assert {run(name, guest).status for name in ("pool_labelled", "holders_known")} == {INAPPLICABLE}
+
+
+def test_node_on_which_nothing_ever_reported_has_no_agent() -> None:
+    assert run("agent_reads", machine(source=GpuSource.NONE, state=State.NEVER_SEEN)).status is NOT_MET
+
+
+def test_placement_of_a_host_is_in_its_own_reports() -> None:
+    host = machine(region=None, in_kubernetes=False, has_pool=None)
+    check = CHECKS["placement_known"]
+    assert isinstance(check, MachineCheck)
+    assert check.run(host, bare(), {}).status is NOT_MET
+
+
+def test_more_gpus_than_declared_are_found_without_complete_evidence() -> None:
+    facts = cluster(coverage=coverage(16, pci=17), collection=ABSENT)
+    assert run("expected_gpus_agree", facts).status is NOT_MET
 
 
 def test_newer_sender_than_the_hub_is_not_supported() -> None:

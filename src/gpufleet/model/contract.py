@@ -38,8 +38,8 @@ class ClusterVisibility(enum.StrEnum):
 
     VISIBLE = "visible"
     PARTLY = "partly_visible"  # some machines or GPUs are not visible
-    NOT_VISIBLE = "not_visible"  # the whole cluster
-    UNKNOWN = "unknown"  # every known MUST item is met, and one is unknown
+    NOT_VISIBLE = "not_visible"  # the whole cluster: it does not meet an item about clusters, and no GPU reports
+    UNKNOWN = "unknown"  # a MUST item is unknown and the others are met, or the number of GPUs that report is unknown
 
 
 class ContractSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,8 @@
 """Answers of bare-metal allocations, and of kinds without an answering source."""
 
 import datetime as dt
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -62,6 +64,7 @@ def answer_for(
     *,
     machines: list[MachineRecord] | None = None,
     readers: tuple[ReaderStatus, ...] = (),
+    own_xids: Mapping[str, int] = {},
 ) -> AllocationAnswer:
     return answer(
         allocation,
@@ -70,6 +73,7 @@ def answer_for(
         readers,
         NOW,
         stale_after_seconds=STALE_AFTER,
+        own_xids=own_xids,
     )
 
 
@@ -414,6 +418,31 @@ def test_newest_xid_from_before_the_allocation_is_not_shown(begin: float, xid: i
     found = answer_for(bare_metal(valid_from=at(begin)), [stored(gpu_sample(gpu_view(1), NOW, **values))])
     assert found.devices[0].readings["gpu_last_xid"].value == xid
     assert (found.devices[0].readings["gpu_last_xid_timestamp_seconds"].value is None) is (xid is None)
+
+
+@pytest.mark.parametrize("own", [{}, {gpu_view(1).key: 31}, {gpu_view(2).key: 79}])
+def test_newest_xid_without_time_is_not_shown(own: dict[str, int]) -> None:
+    """Its own time is not known, and nothing shows that it occurred in the allocation's time."""
+    samples = [stored(gpu_sample(gpu_view(1), NOW, gpu_last_xid=79))]
+    found = answer_for(bare_metal(valid_from=at(-60)), samples, own_xids=own)
+    reading = found.devices[0].readings["gpu_last_xid"]
+    assert (reading.value, reading.absent) == (None, Reason.NO_DATA)
+    found = answer_for(bare_metal(valid_from=at(-60)), samples, own_xids={gpu_view(1).key: 79})
+    assert found.devices[0].readings["gpu_last_xid"].value == 79
+
+
+@pytest.mark.parametrize(("since", "shown"), [(-61, False), (-60, True), (None, False)])
+def test_xid_counts_from_before_the_allocation_are_not_shown(since: int | None, shown: bool) -> None:
+    """The numbers by code would be those of XIDs of another tenant."""
+    values: dict[str, Any] = {"gpu_xid_events_total": 4}
+    if since is not None:
+        values["gpu_xid_watched_since_timestamp_seconds"] = (NOW + since * NANOS) / NANOS
+    sample = msgspec.structs.replace(
+        gpu_sample(gpu_view(1), NOW, **values), dims=(DimValue("gpu_xid_errors_total", ("31",), 4),)
+    )
+    (device,) = answer_for(bare_metal(valid_from=at(-60)), [stored(sample)]).devices
+    assert device.readings["gpu_xid_events_total"].value == (4 if shown else None)
+    assert [one.labels for one in device.dimensions] == ([{"xid": "31"}] if shown else [])
 
 
 def test_machine_without_samples_is_not_collected() -> None:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from gpufleet.fleet.contract.verdict import (
     MAX_EXAMPLES,
     ClusterVerdict,
 )
+from gpufleet.model.api.kubernetes import CollectionState
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.contract import ClusterVisibility, ContractWaiver, Tier
 from gpufleet.model.liveness import State
@@ -97,18 +99,45 @@ def test_expected_gpus_without_a_machine_are_not_visible() -> None:
     assert (verdict.gpus_not_visible, verdict.machines_not_visible) == (8, 0)
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        cluster(liveness=liveness(State.LOST)),
-        cluster(spec=ClusterSpec(environment="test", team="a", expected={"H200": 16})),
-    ],
-)
-def test_cluster_item_lists_the_whole_cluster(facts: ClusterFacts) -> None:
+NO_CONTACT = ClusterSpec(environment="test", team="a", expected={"H200": 16})
+NO_COLLECTOR = collection(msgspec.structs.replace(collection().collectors[0], current=False))
+
+
+def test_cluster_without_reports_is_not_visible_with_all_gpus() -> None:
+    quiet = machine(state=State.LOST, reporting_gpus=0)
+    facts = msgspec.structs.replace(two(quiet, quiet), liveness=liveness(State.LOST), coverage=coverage(16, 0))
     verdict = judge_cluster(CONTRACT, facts)
     assert verdict.visibility is ClusterVisibility.NOT_VISIBLE
-    assert verdict.gpus_not_visible == 16
-    assert verdict.machines_not_visible == 2
+    assert (verdict.gpus_not_visible, verdict.gpus_reporting, verdict.machines_not_visible) == (16, 0, 2)
+
+
+@pytest.mark.parametrize("changes", [{"collection": NO_COLLECTOR}, {"spec": NO_CONTACT}, {"spec": None}])
+def test_gpus_that_report_stay_visible_without_a_cluster_item(changes: dict[str, Any]) -> None:
+    verdict = judge_cluster(CONTRACT, cluster(**changes))
+    assert verdict.visibility is ClusterVisibility.PARTLY
+    assert (verdict.gpus_not_visible, verdict.gpus_reporting, verdict.machines_not_visible) == (0, 0, 0)
+    failed = [one for one in verdict.items if one.item in verdict.not_visible]
+    assert failed
+    assert all(one.is_whole and one.gpus == 0 and "16 GPUs report" in one.found for one in failed)
+
+
+def test_cluster_item_lists_the_gpus_that_do_not_report() -> None:
+    dark = machine(state=State.LOST, reporting_gpus=0)
+    facts = msgspec.structs.replace(two(second=dark), collection=NO_COLLECTOR, coverage=coverage(16, 8))
+    verdict = judge_cluster(CONTRACT, facts)
+    assert "cluster.collector" in verdict.not_visible
+    assert (verdict.gpus_not_visible, verdict.machines_not_visible) == (8, 1)
+
+
+def test_cluster_item_decides_nothing_while_reporting_gpus_are_unknown() -> None:
+    verdict = judge_cluster(CONTRACT, cluster(spec=NO_CONTACT, coverage=None, machines=None))
+    assert verdict.not_visible == ("ownership.contact",)
+    assert verdict.visibility is ClusterVisibility.UNKNOWN
+
+
+def test_gpus_that_report_and_break_an_item_are_counted_apart() -> None:
+    verdict = judge_cluster(CONTRACT, two(machine(clock_ahead_seconds=9), machine(reporting_gpus=6)))
+    assert (verdict.gpus_not_visible, verdict.gpus_reporting) == (10, 8)
 
 
 def test_machine_of_unknown_size_is_counted_apart() -> None:
@@ -123,7 +152,8 @@ def test_nothing_is_known_and_nothing_is_met() -> None:
     verdict = judge_cluster(CONTRACT, facts)
     assert (verdict.judged_tier, verdict.reached_tier) == (None, None)
     assert not {one.item for one in verdict.items if one.status is ItemStatus.MET}
-    assert verdict.visibility is ClusterVisibility.NOT_VISIBLE  # it is not registered
+    assert verdict.visibility is ClusterVisibility.UNKNOWN  # it is not registered, and may have GPUs that report
+    assert "metadata.registration" in verdict.not_visible
 
 
 def test_unknown_item_is_neither_met_nor_not_visible() -> None:
@@ -216,9 +246,7 @@ BROKEN: dict[str, ClusterFacts] = {
     "cluster.collector": cluster(
         collection=collection(msgspec.structs.replace(collection().collectors[0], current=False))
     ),
-    "cluster.identity": cluster(
-        collection=collection(msgspec.structs.replace(collection().collectors[0], system_uid=""))
-    ),
+    "cluster.identity": cluster(collection=collection(state=CollectionState.CONFLICT, detail="two UIDs")),
     "permission.inventory": cluster(
         collection=collection(msgspec.structs.replace(collection().collectors[0], copies=()))
     ),
@@ -249,8 +277,9 @@ def test_breaking_a_must_lists_exactly_its_item(item: str) -> None:
     extra = {"metadata.environment", "metadata.expected_gpus", "ownership.team", "ownership.contact"}
     expected = {item} | (extra if item == "metadata.registration" else set())
     assert set(verdict.not_visible) == expected
-    assert verdict.gpus_not_visible > 0
-    assert verdict.visibility in (ClusterVisibility.PARTLY, ClusterVisibility.NOT_VISIBLE)
+    broken = next(one for one in verdict.items if one.item == item)
+    assert broken.is_whole or verdict.gpus_not_visible > 0
+    assert verdict.visibility is ClusterVisibility.PARTLY
 
 
 def test_place_is_judged_by_its_own_items() -> None:
@@ -262,6 +291,33 @@ def test_place_is_judged_by_its_own_items() -> None:
         "freshness.clock_synchronised": ItemStatus.MET,
     }
     assert judge_place(CONTRACT, PlaceFacts(place=CheckPlace.NODE, results=results), Tier.PULL) == ()
+
+
+OK_AT = {
+    CheckPlace.NODE: ("state_folder", "nvidia_library", "nvidia_device_nodes", "clock"),
+    CheckPlace.CLUSTER: ("get namespaces", "list watch nodes", "list watch pods"),
+}
+"""Results of `gpufleet doctor` at each place."""
+
+
+@pytest.mark.parametrize(
+    ("place", "failed", "item"),
+    [
+        (CheckPlace.NODE, "state_folder", "node.disk_queue"),
+        (CheckPlace.NODE, "nvidia_library", "permission.devices"),
+        (CheckPlace.CLUSTER, "list watch pods", "permission.api"),
+    ],
+)
+def test_breaking_a_must_of_a_place_changes_exactly_its_item(place: CheckPlace, failed: str, item: str) -> None:
+    found = {name: PlaceResult("failed" if name == failed else "ok", "found") for name in OK_AT[place]}
+    verdicts = judge_place(CONTRACT, PlaceFacts(place=place, results=found), Tier.AGENT)
+    assert {one.item for one in verdicts if one.status is not ItemStatus.MET} == {item}
+    assert {one.id for one in CONTRACT.items_on(place) if one.level is Requirement.MUST} >= {item}
+
+
+def test_every_must_of_a_place_is_broken_in_a_test() -> None:
+    musts = {one.id for one in CONTRACT.items if one.level is Requirement.MUST and one.on is not CheckPlace.HUB}
+    assert musts == {"node.disk_queue", "permission.devices", "permission.api"}
 
 
 _COUNT = st.none() | st.integers(0, 8)
@@ -290,6 +346,7 @@ def test_verdict_of_any_facts_is_consistent(
     assert bool(verdict.not_visible) == (
         verdict.visibility in (ClusterVisibility.PARTLY, ClusterVisibility.NOT_VISIBLE)
     )
+    assert verdict.gpus_reporting <= verdict.gpus_not_visible
     assert all(items[one].status is ItemStatus.NOT_MET for one in verdict.not_visible)
     assert verdict.machines_not_visible <= len(machines)
     assert verdict.machines_without_count <= verdict.machines_not_visible

@@ -49,7 +49,7 @@ def report() -> ConformanceReport:
     history, _ = update_history(history, judge_cluster(CONTRACT, facts(NOW - HOUR), waivers))
     verdict = judge_cluster(CONTRACT, facts(NOW), waivers)
     history, _ = update_history(history, verdict)
-    return conformance_report(CONTRACT, verdict, history)
+    return conformance_report(CONTRACT, verdict, history, age_seconds=12.0)
 
 
 def test_report_in_json_is_the_golden_file() -> None:

@@ -1,14 +1,17 @@
 """Six clusters of different tiers and faults that report to a hub on a fake clock."""
 
 import datetime as dt
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gpufleet.codecs.batch import decode, encode, to_rows
 from gpufleet.fleet.contract.report import ConformanceReport, ConformanceStatus
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.time import NANOS
+from gpufleet.model.wire.batch import Batch
 from gpufleet.simulate.fleet.agents import AgentTiming, SimulatedAgent, SimulatedCollector, create_agents
 from gpufleet.simulate.fleet.faults import parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
@@ -25,6 +28,10 @@ ROLES = (NodeRole.INFERENCE, NodeRole.INFERENCE)
 REGISTRATION = ClusterSpec(environment="production", team="training", contact="gpu@example", expected={"H200": 4})
 
 
+Rewrite = Callable[[Batch], Batch | None]
+"""Change of a batch before it is posted; None drops it."""
+
+
 class ContractFleet:
     """The fleet.
 
@@ -38,10 +45,14 @@ class ContractFleet:
     Attributes:
         hub: the hub.
         agents: agents and collectors, by cluster.
+        rewrites: changes of the batches of a cluster, in order.
+        more: returns further batches that are posted each half minute.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, unregistered: Sequence[str] = (), reporting: Sequence[str] = CLUSTERS) -> None:
         self.hub = EvaluatedHub(folder, *CLUSTERS)
+        self.rewrites: dict[str, list[Rewrite]] = {name: [] for name in CLUSTERS}
+        self.more: Callable[[], Sequence[Batch]] = tuple
         start = self.hub.clock.now_ns()
         fleet = Fleet(FleetSpec(clusters=4, nodes=2, gpus=2, gpu_roles=ROLES, faults=parse_faults(FAULTS, start)))
         timing = AgentTiming(start=start, interval=INTERVAL, at_once=True)
@@ -49,10 +60,12 @@ class ContractFleet:
         collectors = [SimulatedCollector(fleet, number, timing) for number in range(1, 5)]
         self.agents: dict[str, list[SimulatedAgent]] = {name: [] for name in CLUSTERS}
         for one in (*agents, *collectors):
-            self.agents[fleet.cluster_id(one.cluster)].append(one)
+            if fleet.cluster_id(one.cluster) in reporting:
+                self.agents[fleet.cluster_id(one.cluster)].append(one)
         self.host = Node("host", BARE, gpus=1)
         for name in CLUSTERS:
-            self.register(name)
+            if name not in unregistered:
+                self.register(name)
 
     def register(self, cluster: str, **changes: Any) -> None:
         """Register a cluster."""
@@ -73,8 +86,22 @@ class ContractFleet:
             while agent.next_at <= now:
                 agent.collect()
             while agent.waiting:
-                await self.hub.ingest.receive(agent.take(oldest=True).content, now)
+                await self._receive(agent.take(oldest=True).content, now)
+        for batch in self.more():
+            await self.hub.ingest.receive(encode(batch), now)
         await self.hub.take()
+
+    async def _receive(self, body: bytes, now: int) -> None:
+        wire = decode(body)
+        rewrites = self.rewrites[wire.cluster]
+        if not rewrites:
+            await self.hub.ingest.receive(body, now)
+            return
+        batch: Batch | None = to_rows(wire)
+        for rewrite in rewrites:
+            batch = None if batch is None else rewrite(batch)
+        if batch is not None:
+            await self.hub.ingest.receive(encode(batch), now)
 
     def report(self, cluster: str) -> ConformanceReport:
         """Return the newest report of a cluster."""

@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.fleet.contract.check import ItemStatus
 from gpufleet.fleet.contract.report import ConformanceStatus
 from gpufleet.hub.findings.failures import CONTRACT
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.contract import ContractWaiver
 from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.wire.batch import Batch
 from tests.hub.contract.contract_fleet import (
     BARE,
     CLEAN,
@@ -24,6 +26,7 @@ from tests.hub.contract.contract_fleet import (
     NODE_OFF,
     ContractFleet,
 )
+from tests.hub.liveness.fake_clock_hub import Node
 
 MISSING, PARTIAL, UNKNOWN, WAIVED = (
     ConformanceStatus.MISSING,
@@ -212,6 +215,64 @@ async def test_cluster_without_a_verdict_is_judged_by_its_registration(fleet: Co
     assert statuses["ownership.team"] is ConformanceStatus.IMPLEMENTED
     assert statuses["freshness.cluster"] is UNKNOWN
     assert fleet.hub.contract.summary("new") is None
+
+
+async def test_new_cluster_is_not_judged_before_an_interval_of_data(fleet: ContractFleet) -> None:
+    await fleet.hub.evaluator.evaluate(fleet.hub.threads)
+    assert {fleet.hub.contract.summary(name) for name in CLUSTERS} == {None}
+    report = fleet.report(CLEAN)
+    assert report.metadata.age_seconds is None
+    assert fleet.statuses(CLEAN)["freshness.cluster"] is UNKNOWN
+    await fleet.run(2)
+    assert fleet.statuses(CLEAN)["freshness.cluster"] is ConformanceStatus.IMPLEMENTED
+    assert fleet.statuses(EMPTY)["freshness.cluster"] is MISSING
+    assert fleet.report(CLEAN).metadata.age_seconds == 0
+    await fleet.hub.advance(20)
+    assert fleet.report(CLEAN).metadata.age_seconds == 20
+
+
+def with_labels(batch: Batch) -> Batch:
+    """Add the labels of a cloud to the nodes of a collector."""
+    part = batch.cluster_part
+    if part is None:
+        return batch
+    placed = [msgspec.structs.replace(one, region="eu-1", zone="a", instance_type="hgx") for one in part.nodes]
+    return msgspec.structs.replace(batch, cluster_part=msgspec.structs.replace(part, nodes=placed))
+
+
+def without_collector(batch: Batch) -> Batch | None:
+    """Drop the batches of a collector."""
+    return None if batch.sender.endswith("-collector") else batch
+
+
+async def test_placement_is_unknown_while_the_collector_is_down(tmp_path: Path) -> None:
+    fleet = ContractFleet(tmp_path, reporting=(CLEAN,))
+    fleet.rewrites[CLEAN].append(with_labels)
+    await fleet.run(2)
+    assert fleet.statuses(CLEAN)["metadata.placement"] is ConformanceStatus.IMPLEMENTED
+    fleet.rewrites[CLEAN].append(without_collector)
+    await fleet.run(40)
+    found = fleet.statuses(CLEAN)
+    assert found["cluster.collector"] is MISSING
+    assert found["metadata.placement"] is UNKNOWN
+    fleet.hub.end()
+
+
+async def test_new_machine_has_time_for_its_first_values(fleet: ContractFleet) -> None:
+    await fleet.run(2)
+    host = Node("host-2", BARE, first_gpu=1)
+    host.sends_inventory = True
+
+    def batches() -> list[Batch]:
+        batch = to_rows(decode(host.body(fleet.hub.clock)))
+        reports = [msgspec.structs.replace(one, samples=()) for one in batch.reports]
+        return [msgspec.structs.replace(batch, reports=tuple(reports))]
+
+    fleet.more = batches
+    await fleet.run(1)
+    assert fleet.statuses(BARE)["exposition.gpus_report"] is UNKNOWN
+    await fleet.run(2)
+    assert fleet.statuses(BARE)["exposition.gpus_report"] is PARTIAL
 
 
 async def test_damaged_history_is_reported_and_never_overwritten(fleet: ContractFleet) -> None:

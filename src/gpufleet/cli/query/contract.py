@@ -1,5 +1,6 @@
 """`gpufleet query contract`: verdicts about clusters by the adoption contract."""
 
+import datetime as dt
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
@@ -23,13 +24,14 @@ from gpufleet.cli.options import (
 from gpufleet.cli.query.cells import Parts
 from gpufleet.cli.query.request import decode_answer, make_layout, query_and_print
 from gpufleet.cli.table import Cell, TextColumn, TextTable
+from gpufleet.exporters.display import seconds_text
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.contract import ClusterVisibility, Tier
 
 if TYPE_CHECKING:
     from gpufleet.fleet.contract.records import ItemRemedy
-    from gpufleet.fleet.contract.report import ConformanceMetadata, ConformanceReport
+    from gpufleet.fleet.contract.report import ConformanceMetadata, ConformanceReport, HiddenEntry
 
 CLUSTER_COLUMNS = (
     TextColumn("cluster"),
@@ -88,7 +90,15 @@ def contract(
 
 def cluster_tables(found: FleetAnswer) -> Parts:
     """Return the table of verdicts."""
-    return [verdict_table(found.clusters)]
+    parts: Parts = [verdict_table(found.clusters)]
+    judged = judged_text(found.clusters, found.at)
+    return [*parts, judged] if judged else parts
+
+
+def judged_text(records: Iterable[ClusterRecord], at: dt.datetime) -> str:
+    """Return the age of the oldest verdict in a line; empty without a verdict. `at` is the time of the answer."""
+    times = [one.contract.at for one in records if one.served and one.contract is not None]
+    return f"Judged {seconds_text(max(0.0, (at - min(times)).total_seconds()))} ago." if times else ""
 
 
 def verdict_table(records: Iterable[ClusterRecord]) -> TextTable:
@@ -113,15 +123,16 @@ def verdict_table(records: Iterable[ClusterRecord]) -> TextTable:
 
 
 def report_tables(report: "ConformanceReport") -> Parts:
-    """Return a table with a row per item that applies, a summary line, and remarks."""
-    from gpufleet.fleet.contract.report import ConformanceStatus, ordered_items
+    """Return a table with a row per item that applies, a summary line, the age of the verdict, and remarks."""
+    from gpufleet.fleet.contract.report import STATUS_TEXTS, ConformanceStatus, ordered_items
+    from gpufleet.fleet.contract.report_page import NOT_JUDGED
 
     items = [one for one in ordered_items(report) if one.status is not ConformanceStatus.NOT_APPLICABLE]
     rows = [
         (
             one.level.value,
             one.id,
-            one.status.value,
+            STATUS_TEXTS[one.status],
             "; ".join(one.evidence),
             "" if one.since is None else f"{one.since:%Y-%m-%d %H:%M}",
             _remedy(one.remedy),
@@ -130,22 +141,27 @@ def report_tables(report: "ConformanceReport") -> Parts:
         )
         for one in items
     ]
-    hidden = [f"Not visible by {one.item}: {_concerned(one.machines, one.gpus)}: {one.reason}"
+    hidden = [f"Not visible by {one.item}: {_concerned(one)}: {one.reason}. {one.consequence}"
               for one in report.not_visible]  # fmt: skip
+    age = report.metadata.age_seconds
+    judged = f"{NOT_JUDGED.capitalize()}." if age is None else f"Judged {seconds_text(age)} ago."
     warnings = [f"Warning until the next version of the contract: {item}" for item in report.warnings]
     ignored = [f"Waiver that does not count: {one}" for one in report.ignored_waivers]
     table = TextTable(ITEM_COLUMNS, rows, "items")
-    return [table, summary_text(report.metadata), *hidden, *warnings, *ignored]
+    return [table, summary_text(report.metadata), judged, *hidden, *warnings, *ignored]
 
 
 def summary_text(head: "ConformanceMetadata") -> str:
     """Return the verdict of a report in a line."""
-    tier = f"tier {_tier(head.tier)} {'declared' if head.is_declared else 'observed'}"
+    from gpufleet.fleet.contract.report_page import tier_text
+
+    reporting = f", {head.gpus_reporting} of them report" if head.gpus_reporting else ""
     gpus = f", and those of {head.machines_without_count} machines" if head.machines_without_count else ""
     return (
         f"{head.cluster}: {_visibility_text(head.visibility)}; {_percent(head.percent)} of MUST items met "
         f"({head.must.met} met, {head.must.not_met} not met, {head.must.unknown} unknown, {head.must.waived} waived); "
-        f"{tier}, reached {_tier(head.reached_tier, 'none')}; {head.gpus_not_visible} GPUs not visible{gpus}"
+        f"tier {tier_text(head)}, reached {_tier(head.reached_tier, 'none')}; "
+        f"{head.gpus_not_visible} GPUs not visible{gpus}{reporting}"
     )
 
 
@@ -169,9 +185,11 @@ def _tier(tier: Tier | None, missing: str = "unknown") -> str:
     return missing if tier is None else str(int(tier))
 
 
-def _concerned(machines: int, gpus: int | None) -> str:
-    parts = [f"{machines} machines" if machines else "", f"{gpus} GPUs" if gpus is not None else "the whole cluster"]
-    return ", ".join(one for one in parts if one)
+def _concerned(entry: "HiddenEntry") -> str:
+    if entry.is_whole:
+        return f"the cluster, with {entry.gpus} GPUs without values" if entry.gpus else "the cluster"
+    gpus = "GPUs of unknown number" if entry.gpus is None else f"{entry.gpus} GPUs"
+    return f"{entry.machines} machines, {gpus}" if entry.machines else gpus
 
 
 def _remedy(remedy: "ItemRemedy | None") -> str:

@@ -60,7 +60,20 @@ def _expected_agrees(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
         return unknown("an expected number of GPUs from PCI buses, drivers or Kubernetes")
     count, source = best
     found = f"{registered} registered, {count} by {source}"
-    return met(found) if count == registered else not_met(found)
+    if count == registered:
+        return met(found)
+    missing = _missing_counts(facts)
+    return unknown(f"{missing}; {found}") if count < registered and missing else not_met(found)
+
+
+def _missing_counts(facts: ClusterFacts) -> str:
+    """Return which part of the GPUs of a cluster no source counts at present; empty if every known source does."""
+    if facts.machines is None:
+        return "the machines of the cluster"
+    if facts.is_kubernetes and not _current_collectors(facts):
+        return "the GPUs of the nodes in Kubernetes, because no collector reports"
+    uncounted = sum(len(one.names) for one in facts.machines if one.facts.gpus is None)
+    return f"the number of GPUs of {uncounted} machines" if uncounted else ""
 
 
 def _gpus_located(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
@@ -114,7 +127,7 @@ def _kubernetes_identity(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome
         return not_met(facts.collection.detail)
     uids = sorted({one.system_uid for one in collectors if one.system_uid})
     if not uids:
-        return not_met("the collector cannot read the namespace kube-system")
+        return unknown("the UID of the namespace kube-system, which no collector could read")
     return met(f"UID of kube-system: {uids[0]}") if len(uids) == 1 else not_met(f"several UIDs: {', '.join(uids)}")
 
 

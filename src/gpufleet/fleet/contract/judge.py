@@ -1,7 +1,9 @@
 """Judgement of a cluster by the contract: status of each item, tier, and what is not visible. Pure.
 
 - A MUST item that is in force, applies to the judged tier and is not met lists its subjects as not visible, unless it
-  is waived. Their GPUs are counted as not visible, never as idle or as zero.
+  is waived. They are never counted as idle or as zero.
+- The GPUs of a machine that does not meet an item count as not visible. An item about the cluster lists the cluster:
+  its GPUs with a current value stay visible, its other ones count as not visible.
 - An unknown status neither meets an item nor lists a subject as not visible.
 - A MUST item that only the next version has, or only the present one, is a warning.
 - The judged tier is the declared one, else the tier of most machines.
@@ -62,12 +64,13 @@ def judge_cluster(
         judged_tier=observed,
         is_declared=facts.tier is not None,
         reached_tier=judge.reached(facts.tiers),
-        visibility=_visibility(must, failed),
+        visibility=_visibility(must, failed, judge.reporting),
         must=_counts(must),
         items=verdicts,
         not_visible=tuple([one.item for one in failed]),
         warnings=tuple([one.item for one in verdicts if judge.is_warning(one)]),
         gpus_not_visible=hidden.gpus,
+        gpus_reporting=hidden.reporting,
         machines_not_visible=hidden.machines,
         machines_without_count=hidden.uncounted,
         ignored_waivers=ignored,
@@ -117,9 +120,17 @@ def valid_waivers(
 
 
 class _Hidden(msgspec.Struct, frozen=True):
-    """GPUs that are not visible: their known number, machines with such GPUs, and those of unknown size."""
+    """GPUs that are not visible.
+
+    Attributes:
+        gpus: their known number.
+        reporting: number of these with a current value, at least.
+        machines: number of machines with such GPUs.
+        uncounted: number of these machines of unknown size.
+    """
 
     gpus: int
+    reporting: int
     machines: int
     uncounted: int
 
@@ -132,6 +143,7 @@ class _ClusterJudge:
         self._items = {one.id: one for one in contract.items_on(CheckPlace.HUB)}
         self._phases = {one.id: contract.phase(one) for one in contract.items}
         self._outcomes: dict[str, list[CheckOutcome]] = {}
+        self.reporting = _reporting_gpus(facts)
         self._verdicts = {one.id: self._judge(one) for one in self._items.values()}
 
     def of_tier(self, tier: Tier) -> tuple[ItemVerdict, ...]:
@@ -160,27 +172,32 @@ class _ClusterJudge:
 
     def hidden(self, failed: Sequence[str]) -> _Hidden:
         """Return the GPUs that are not visible because of items, each GPU once."""
-        coverage, groups = self._facts.coverage, self._facts.machines or ()
-        if any(self._verdicts[item].is_whole for item in failed):
-            expected = None if coverage is None else coverage.expected
-            sizes = [(one.facts.gpus, len(one.names)) for one in groups]
-            located = sum((size or 0) * count for size, count in sizes)
-            return _Hidden(
-                max(expected or 0, located),
-                sum(count for size, count in sizes if size != 0),
-                sum(count for size, count in sizes if size is None),
-            )
-        gpus = sum(self._verdicts[item].gpus or 0 for item in failed if not self._verdicts[item].machines)
-        machines = uncounted = 0
+        of_cluster = [self._verdicts[item] for item in failed if not self._verdicts[item].machines]
         of_machines = [self._outcomes[item] for item in failed if self._verdicts[item].machines]
-        for place, group in enumerate(groups):
+        is_whole = any(one.is_whole for one in of_cluster)
+        gpus = sum(one.gpus or 0 for one in of_cluster if not one.is_whole)
+        reporting = machines = uncounted = 0
+        for place, group in enumerate(self._facts.machines or ()):
+            count, facts = len(group.names), group.facts
             own = [outcomes[place] for outcomes in of_machines if outcomes[place].status is ItemStatus.NOT_MET]
-            if own:
-                machines += len(group.names)
-                most = _most_gpus(own, group.facts)
-                uncounted += len(group.names) if most is None else 0
-                gpus += (most or 0) * len(group.names)
-        return _Hidden(gpus, machines, uncounted)
+            is_dark = is_whole and facts.gpus != 0 and _unreported_of(facts) != 0
+            most = _most_gpus(own, facts) if own else None
+            if own or is_dark:
+                machines += count
+                uncounted += count if facts.gpus is None else 0
+            gpus += (most or 0) * count
+            reporting += max(0, (most or 0) - (_unreported_of(facts) or 0)) * count
+        if is_whole:
+            gpus = max(gpus, reporting + (self._unreported_gpus() or 0))
+        return _Hidden(gpus, reporting, machines, uncounted)
+
+    def _unreported_gpus(self) -> int | None:
+        """Return the number of GPUs of the cluster without a current value; None if it is unknown."""
+        if self.reporting is None:
+            return None
+        expected = None if self._facts.coverage is None else self._facts.coverage.expected
+        located = sum((one.facts.gpus or 0) * len(one.names) for one in self._facts.machines or ())
+        return max(0, max(expected or 0, located) - self.reporting)
 
     def _judge(self, item: ContractItem) -> ItemVerdict:
         check = CHECKS[item.check]
@@ -196,13 +213,17 @@ class _ClusterJudge:
 
     def _of_cluster(self, item: ContractItem, check: ClusterCheck) -> ItemVerdict:
         outcome = check.run(self._facts, item.limits)
+        is_whole = outcome.status is ItemStatus.NOT_MET and outcome.gpus is None
+        found = outcome.found
+        if is_whole and item.level is Requirement.MUST and self.reporting is not None:
+            found = f"{found}; {self.reporting} GPUs report"
         return ItemVerdict(
             item=item.id,
             status=outcome.status,
-            found=outcome.found,
+            found=found,
             phase=self._phases[item.id],
-            gpus=outcome.gpus,
-            is_whole=outcome.status is ItemStatus.NOT_MET and outcome.gpus is None,
+            gpus=self._unreported_gpus() if is_whole else outcome.gpus,
+            is_whole=is_whole,
         )
 
     def _of_machines(self, item: ContractItem, check: MachineCheck) -> ItemVerdict:
@@ -249,9 +270,10 @@ def _joint_status(groups: Sequence[MachineGroup], outcomes: Sequence[CheckOutcom
     return next(one for one in order if one in found)
 
 
-def _visibility(must: Sequence[ItemVerdict], failed: Sequence[ItemVerdict]) -> ClusterVisibility:
-    if any(one.is_whole for one in failed):
-        return ClusterVisibility.NOT_VISIBLE
+def _visibility(must: Sequence[ItemVerdict], failed: Sequence[ItemVerdict], reporting: int | None) -> ClusterVisibility:
+    """Return the visibility; `reporting` is the number of GPUs with a current value, None if it is unknown."""
+    if any(one.is_whole for one in failed) and not reporting:
+        return ClusterVisibility.UNKNOWN if reporting is None else ClusterVisibility.NOT_VISIBLE
     if failed:
         return ClusterVisibility.PARTLY
     if any(one.status is ItemStatus.UNKNOWN and one.waived_until is None for one in must):
@@ -267,6 +289,23 @@ def _counts(must: Sequence[ItemVerdict]) -> RequirementCounts:
         waived += is_excused
         counted[one.status] += not is_excused
     return RequirementCounts(**{status.value: count for status, count in counted.items()}, waived=waived)
+
+
+def _reporting_gpus(facts: ClusterFacts) -> int | None:
+    """Return the number of GPUs with a current value, as answers about the fleet count them; None if it is unknown."""
+    if facts.coverage is not None:
+        return facts.coverage.reporting
+    counts = [(one.facts.reporting_gpus, len(one.names)) for one in facts.machines or ()]
+    if facts.machines is None or any(count is None for count, _ in counts):
+        return None
+    return sum((count or 0) * machines for count, machines in counts)
+
+
+def _unreported_of(machine: MachineFacts) -> int | None:
+    """Return the number of GPUs of a machine without a current value; None if it is unknown."""
+    if machine.gpus is None or machine.reporting_gpus is None:
+        return None
+    return machine.gpus - machine.reporting_gpus
 
 
 def _most_gpus(outcomes: Iterable[CheckOutcome], machine: MachineFacts) -> int | None:

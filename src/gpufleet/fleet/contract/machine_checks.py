@@ -51,6 +51,8 @@ def _agent_reads(machine: MachineFacts, _facts: ClusterFacts, _: ContractLimits)
         return unknown("the origin of its readings")
     if machine.source is GpuSource.AGENT:
         return met("an agent reads its GPUs")
+    if machine.source is GpuSource.NONE and machine.state not in (State.NEVER_SEEN, State.LIVE, State.LATE):
+        return unknown(f"the origin of its readings, because the machine is {machine.state}")
     found = {
         GpuSource.EXPORTER: "its GPUs are read from an exporter",
         GpuSource.PULL: "its GPUs are read from imported or scraped pages",
@@ -148,12 +150,17 @@ def _machine_identified(machine: MachineFacts, _facts: ClusterFacts, _: Contract
     return met(", ".join(strong)) if machine.identity_conflict is not None else unknown("conflicts of its identity")
 
 
-def _placement_known(machine: MachineFacts, _facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
+def _placement_known(machine: MachineFacts, facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
     parts = {"region": machine.region, "zone": machine.zone, "instance type": machine.instance_type}
-    missing = [name for name, value in parts.items() if not value]
-    if missing:
-        return not_met(f"no {' and no '.join(missing)}")
-    return met(", ".join(f"{name}: {value}" for name, value in parts.items()))
+    missing = " and no ".join([name for name, value in parts.items() if not value])
+    if not missing:
+        return met(", ".join(f"{name}: {value}" for name, value in parts.items()))
+    if machine.kind is MachineKind.NODE and facts.is_kubernetes:
+        if machine.has_pool is None:
+            return unknown(f"the labels of its Kubernetes node; without them no {missing}")
+    elif machine.state in (None, State.NEVER_SEEN):
+        return unknown(f"a report of the machine; without it no {missing}")
+    return not_met(f"no {missing}")
 
 
 def _pool_labelled(machine: MachineFacts, _facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:

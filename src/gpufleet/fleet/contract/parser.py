@@ -52,7 +52,7 @@ _HINTS = {
     "contract": "write a title",
     "versions": 'write a list of one or two versions, such as ["1.0"]',
 }
-"""What to write in a field; texts are the others."""
+"""Remedy for an invalid field by its name. All other fields are texts."""
 
 
 class ContractProblem(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 The form is that of github.com/cncf/k8s-ai-conformance: `metadata`, and `spec` with the items of each area. Each item
 has id, description, level, status, evidence and notes. gpufleet adds the statuses `Waived` and `Unknown`, and times.
+Tables for people have the statuses of the contract instead: `STATUS_TEXTS`.
 """
 
 import datetime as dt
@@ -41,6 +42,17 @@ class ConformanceStatus(enum.StrEnum):
     NOT_APPLICABLE = "N/A"
 
 
+STATUS_TEXTS: Mapping[ConformanceStatus, str] = {
+    ConformanceStatus.IMPLEMENTED: "met",
+    ConformanceStatus.PARTIAL: "not met",
+    ConformanceStatus.MISSING: "not met",
+    ConformanceStatus.UNKNOWN: "unknown",
+    ConformanceStatus.WAIVED: "waived",
+    ConformanceStatus.NOT_APPLICABLE: "not applicable",
+}
+"""Status of an item as the contract calls it."""
+
+
 class ConformanceItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Item of a report.
 
@@ -75,18 +87,21 @@ class ConformanceMetadata(msgspec.Struct, frozen=True, kw_only=True):
         versions: its valid versions, oldest first.
         cluster: id of the cluster.
         at: time of the verdict.
+        age_seconds: time since the verdict by the hub's clock; None without a verdict: then only the registration of
+            the cluster was judged.
         tier: tier by which it was judged; None if nothing is known about the cluster.
         is_declared: whether that tier is declared.
         reached_tier: highest tier that is reached, or None.
         visibility, visible_since: verdict, and begin of the newest known one.
         must, percent: MUST items by status, and the met ones in percent.
-        gpus_not_visible, machines_not_visible, machines_without_count: as in `ClusterVerdict`.
+        gpus_not_visible, gpus_reporting, machines_not_visible, machines_without_count: as in `ClusterVerdict`.
     """
 
     contract: str
     versions: tuple[str, ...]
     cluster: str
     at: dt.datetime
+    age_seconds: float | None
     tier: Tier | None
     is_declared: bool
     reached_tier: Tier | None
@@ -95,24 +110,28 @@ class ConformanceMetadata(msgspec.Struct, frozen=True, kw_only=True):
     must: RequirementCounts
     percent: float | None
     gpus_not_visible: int
+    gpus_reporting: int
     machines_not_visible: int
     machines_without_count: int
 
 
 class HiddenEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Item by which GPUs are not visible.
+    """Item by which a cluster, machines or GPUs are not visible.
 
     Attributes:
         item: id.
-        reason: what was found.
-        is_whole: it concerns the whole cluster.
+        reason: what was found; of an item about the cluster also how many of its GPUs report.
+        consequence: what is not visible or not certain without it, by the contract.
+        is_whole: it concerns the cluster and not some of its GPUs.
         machines: number of machines that do not meet it.
-        gpus: known number of GPUs that it concerns; None if it concerns the whole cluster.
+        gpus: known number of GPUs that are not visible by it; None if it is unknown. An item about the cluster hides no
+            GPU with a current value.
         examples: some of the machines.
     """
 
     item: str
     reason: str
+    consequence: str
     is_whole: bool
     machines: int
     gpus: int | None
@@ -172,7 +191,11 @@ _PHASES = {
 
 
 def conformance_report(
-    contract: AdoptionContract, verdict: ClusterVerdict, history: ClusterHistory | None = None
+    contract: AdoptionContract,
+    verdict: ClusterVerdict,
+    history: ClusterHistory | None = None,
+    *,
+    age_seconds: float | None = None,
 ) -> ConformanceReport:
     """Return the report of a verdict.
 
@@ -180,28 +203,33 @@ def conformance_report(
         contract: the contract by which it was judged.
         verdict: the verdict.
         history: history of the cluster that includes the verdict; None without times.
+        age_seconds: age of the verdict; None if it is about the registration only.
     """
     history = history or ClusterHistory()
+    consequences = {one.id: one.consequence for one in contract.items}
     verdicts = {one.item: one for one in verdict.items}
     spec = {
         area: tuple(_items([one for one in contract.items if one.area is area], verdicts, history))
         for area in ContractArea
     }
     return ConformanceReport(
-        metadata=_metadata(contract, verdict, history),
+        metadata=_metadata(contract, verdict, history, age_seconds),
         spec=spec,
-        not_visible=tuple([_hidden(verdicts[item]) for item in verdict.not_visible]),
+        not_visible=tuple([_hidden(verdicts[item], consequences[item]) for item in verdict.not_visible]),
         warnings=verdict.warnings,
         ignored_waivers=verdict.ignored_waivers,
     )
 
 
-def _metadata(contract: AdoptionContract, verdict: ClusterVerdict, history: ClusterHistory) -> ConformanceMetadata:
+def _metadata(
+    contract: AdoptionContract, verdict: ClusterVerdict, history: ClusterHistory, age_seconds: float | None
+) -> ConformanceMetadata:
     return ConformanceMetadata(
         contract=contract.title,
         versions=contract.versions,
         cluster=verdict.cluster,
         at=to_datetime(verdict.at),
+        age_seconds=age_seconds,
         tier=verdict.judged_tier,
         is_declared=verdict.is_declared,
         reached_tier=verdict.reached_tier,
@@ -210,6 +238,7 @@ def _metadata(contract: AdoptionContract, verdict: ClusterVerdict, history: Clus
         must=verdict.must,
         percent=verdict.must.percent,
         gpus_not_visible=verdict.gpus_not_visible,
+        gpus_reporting=verdict.gpus_reporting,
         machines_not_visible=verdict.machines_not_visible,
         machines_without_count=verdict.machines_without_count,
     )
@@ -276,12 +305,13 @@ def _evidence(verdict: ItemVerdict) -> Iterator[str]:
         yield verdict.found
 
 
-def _hidden(verdict: ItemVerdict) -> HiddenEntry:
+def _hidden(verdict: ItemVerdict, consequence: str) -> HiddenEntry:
     return HiddenEntry(
         item=verdict.item,
         reason=verdict.found,
+        consequence=consequence,
         is_whole=verdict.is_whole,
         machines=verdict.machines.get(ItemStatus.NOT_MET, 0),
-        gpus=None if verdict.is_whole else verdict.gpus,
+        gpus=verdict.gpus,
         examples=tuple([one.machine for one in verdict.examples]),
     )

@@ -10,7 +10,15 @@ from gpufleet.fleet.contract.records import AREA_TITLES, ItemRemedy
 from gpufleet.fleet.contract.report import ConformanceItem, ConformanceMetadata, ConformanceReport, HiddenEntry
 from gpufleet.model.text import clean
 
-_WHOLE = "the whole cluster"
+NOT_JUDGED = "not judged yet, only the registration was checked"
+"""State of a cluster without a verdict."""
+
+
+def tier_text(head: ConformanceMetadata) -> str:
+    """Return the tier by which a cluster was judged, and where it is from."""
+    if head.tier is None:
+        return "not known yet"
+    return f"{head.tier:d}, {'as declared' if head.is_declared else 'as observed'}"
 
 
 def render_report(report: ConformanceReport) -> str:
@@ -46,8 +54,7 @@ def _head(head: ConformanceMetadata) -> Iterator[tuple[str, str]]:
         head.visibility.replace("_", " ")
         + (f" since {_time(head.visible_since)}" if head.visible_since is not None else ""),
     )
-    tier = "unknown" if head.tier is None else f"{head.tier:d}"
-    yield "tier", f"{tier}, {'declared' if head.is_declared else 'observed'}"
+    yield "tier", tier_text(head)
     yield "reached tier", "none" if head.reached_tier is None else f"{head.reached_tier:d}"
     percent = "none applies" if head.percent is None else f"{head.percent:g} %"
     yield (
@@ -58,20 +65,25 @@ def _head(head: ConformanceMetadata) -> Iterator[tuple[str, str]]:
         ),
     )
     uncounted = f", and those of {head.machines_without_count} machines" if head.machines_without_count else ""
-    yield "GPUs not visible", f"{head.gpus_not_visible}{uncounted}, on {head.machines_not_visible} known machines"
-    yield "time", _time(head.at)
+    reporting = f", {head.gpus_reporting} of them report" if head.gpus_reporting else ""
+    known = f"on {head.machines_not_visible} known machines"
+    yield "GPUs not visible", f"{head.gpus_not_visible}{uncounted}, {known}{reporting}"
+    yield "time", _time(head.at) if head.age_seconds is not None else f"{_time(head.at)}: {NOT_JUDGED}"
 
 
 def _not_visible(entries: Sequence[HiddenEntry]) -> Iterator[str]:
     if not entries:
         yield "Nothing."
         return
-    yield from ("| item | concerns | GPUs | reason | examples |", "|---|---|---|---|---|")
+    yield from (
+        "| item | concerns | GPUs | reason | not visible or not certain | examples |",
+        "|---|---|---|---|---|---|",
+    )
     for one in entries:
-        concerns = f"{one.machines} machines" if one.machines else _WHOLE if one.is_whole else "GPUs"
-        gpus = "all" if one.gpus is None else str(one.gpus)
+        concerns = f"{one.machines} machines" if one.machines else "the cluster" if one.is_whole else "GPUs"
+        gpus = "unknown" if one.gpus is None else str(one.gpus)
         examples = ", ".join(_cell(name) for name in one.examples)
-        yield f"| `{one.item}` | {concerns} | {gpus} | {_cell(one.reason)} | {examples} |"
+        yield f"| `{one.item}` | {concerns} | {gpus} | {_cell(one.reason)} | {one.consequence} | {examples} |"
 
 
 def _row(item: ConformanceItem) -> str:

@@ -27,8 +27,9 @@ class ItemVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         phase: validity of the item.
         machines: number of machines by status; empty for an item about the cluster.
         examples: machines that do not meet it, or else those with unknown status; at most `MAX_EXAMPLES`.
-        gpus: known number of GPUs that it concerns if it is not met.
-        is_whole: it is not met, and concerns the whole cluster.
+        gpus: if it is not met, the known number of GPUs that are not visible by it. An item about the cluster hides no
+            GPU with a current value.
+        is_whole: it is not met, and concerns the cluster and not some of its GPUs.
         waived_until: end of its waiver, nanoseconds since 1970; None without a valid waiver.
         waiver: reason of that waiver.
     """
@@ -78,6 +79,8 @@ class ClusterVerdict(msgspec.Struct, frozen=True, kw_only=True):
         warnings: ids of MUST items that are not met and not in force in every version.
         gpus_not_visible: number of GPUs that are not visible, at least: two items about different GPUs of one machine
             count as the larger number.
+        gpus_reporting: number of these with a current value, at least: they do not meet an item about machines, and
+            the fleet counts them as reporting.
         machines_not_visible: number of machines with GPUs that are not visible.
         machines_without_count: those of them whose number of GPUs is unknown: their GPUs are in no count.
         ignored_waivers: waivers that do not count, with the reason.
@@ -95,6 +98,7 @@ class ClusterVerdict(msgspec.Struct, frozen=True, kw_only=True):
     not_visible: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     gpus_not_visible: int = 0
+    gpus_reporting: int = 0
     machines_not_visible: int = 0
     machines_without_count: int = 0
     ignored_waivers: tuple[str, ...] = ()

@@ -129,8 +129,10 @@ def _add_counts(table: "_GroupedFacts", cluster: ClusterColumns) -> None:
     on_bus = np.maximum(0, column("pci_gpus") - np.nan_to_num(column("passthrough_gpus")))
     expected = np.fmax(np.fmax(on_bus, column("kubernetes_gpus")), np.fmax(reports.known, reports.described))
     age = column("gpu_value_seconds")
-    # Values that are old because the hub did not ingest meanwhile show no missing GPU.
-    is_overdue = np.isnan(age) | (age > cluster.stale_after_seconds)
+    # Values that are old because the hub did not ingest meanwhile show no missing GPU, nor does a new machine.
+    known_since = np.array([to_ns(one.first_seen) for one in cluster.state.machines.records], np.int64)
+    is_new = cluster.now - known_since < cluster.stale_after_seconds * NANOS
+    is_overdue = (np.isnan(age) & ~is_new) | (age > cluster.stale_after_seconds)
     reporting = column("reporting_gpus")
     reporting = np.where(np.isnan(reporting) & (expected > 0) & is_overdue, 0, reporting)
     table.add("expected_gpus", expected, int)

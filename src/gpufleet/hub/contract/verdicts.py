@@ -43,7 +43,8 @@ class ContractVerdicts:
     """Newest verdicts and histories of all clusters. One thread judges; any thread reads.
 
     A change of status is saved with the verdict, unchanged ones every `SAVE_NS`. Until the saved histories are loaded,
-    verdicts have no history, and nothing is saved.
+    verdicts have no history, and nothing is saved. A cluster without a saved history is not judged before the hub had
+    an interval of data since its start: its senders could not report yet.
 
     Attributes:
         contract: the contract in force.
@@ -58,7 +59,12 @@ class ContractVerdicts:
         self._saved_at = 0
 
     def judge(
-        self, clusters: Sequence[ClusterFacts], findings: Iterable[Finding] | None, registry_error: str = ""
+        self,
+        clusters: Sequence[ClusterFacts],
+        findings: Iterable[Finding] | None,
+        registry_error: str = "",
+        *,
+        has_waited: bool = True,
     ) -> None:
         """Judge all served clusters.
 
@@ -66,6 +72,7 @@ class ContractVerdicts:
             clusters: facts about each of them; `unacknowledged_critical_seconds` is filled in.
             findings: open findings; None if the rules were not evaluated.
             registry_error: why the registry does not answer: it is then not used.
+            has_waited: whether the hub had an interval of data since its start.
 
         Raises:
             RegistryError: if histories or acknowledgements cannot be loaded, or the histories cannot be saved. All
@@ -81,7 +88,8 @@ class ContractVerdicts:
             at = max((one.at for one in clusters), default=0)
             with _errors_to(errors):
                 seconds = self._unacknowledged_seconds(critical, at)
-        judged = {one.cluster: self._judge(one, seconds) for one in clusters}
+        known = self._histories or {}
+        judged = {one.cluster: self._judge(one, seconds) for one in clusters if has_waited or one.cluster in known}
         self._judged = judged
         if self._histories is not None:
             self._histories |= {id_: one.history for id_, one in judged.items()}
@@ -101,7 +109,8 @@ class ContractVerdicts:
         """
         known = self._judged.get(cluster)
         if known is not None:
-            return conformance_report(self.contract, known.verdict, known.history)
+            age = max(0, now - known.verdict.at) / NANOS
+            return conformance_report(self.contract, known.verdict, known.history, age_seconds=age)
         tier = None if spec is None else spec.tier
         facts = ClusterFacts(cluster=cluster, at=now, hub_version=__version__, spec=spec, tier=tier)
         verdict = judge_cluster(self.contract, facts, () if spec is None else spec.waivers)

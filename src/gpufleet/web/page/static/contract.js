@@ -1,10 +1,18 @@
 /** Page of a cluster's report by the adoption contract, and its verdict in the table of clusters. */
 
 import { element, facts, foreign, replace, section, table } from "./dom.js";
-import { timeText } from "./format.js";
+import { agoText, timeText } from "./format.js";
 import { contractLink } from "./labels.js";
 
-const STATUSES = ["Not Implemented", "Partially Implemented", "Unknown", "Waived", "Implemented", "N/A"];
+const STATUSES = {
+  "Not Implemented": "not met",
+  "Partially Implemented": "not met",
+  Unknown: "unknown",
+  Waived: "waived",
+  Implemented: "met",
+  "N/A": "not applicable",
+};
+const STATUS_ORDER = Object.keys(STATUSES);
 const LEVELS = ["MUST", "SHOULD", "MAY"];
 
 /** Create the page of a cluster, by its id. */
@@ -16,6 +24,7 @@ export function contractPage({ client }, cluster) {
     title: "Contract",
     node: element("div", null, summary, section("Not visible", hidden), section("Items", items)),
     period: 60_000,
+    subject: () => ({ topic: "findings" }),
     async refresh(signal) {
       const report = await client.get(`v1/clusters/${encodeURIComponent(cluster)}/contract`, {}, signal);
       replace(summary, summaryOf(report));
@@ -47,19 +56,21 @@ function percentText(percent) {
 }
 
 function tierText(tier) {
-  return tier === null ? "unknown" : String(tier);
+  return tier === null ? "not known yet" : String(tier);
 }
 
 function summaryOf({ metadata, warnings, ignored_waivers }) {
   const uncounted =
     metadata.machines_without_count > 0 ? `, and those of ${metadata.machines_without_count} machines` : "";
+  const reporting = metadata.gpus_reporting > 0 ? `, ${metadata.gpus_reporting} of them report` : "";
   return [
     element("p", { class: "lead" }, visibilityText(metadata.visibility), `: ${percentText(metadata.percent)}.`),
+    element("p", null, judgedText(metadata.age_seconds)),
     facts([
       ["Cluster", foreign(metadata.cluster)],
-      ["Tier", `${tierText(metadata.tier)}, ${metadata.is_declared ? "declared" : "observed"}`],
+      ["Tier", tierText(metadata.tier) + originText(metadata)],
       ["Reached tier", metadata.reached_tier === null ? "none" : String(metadata.reached_tier)],
-      ["GPUs not visible", `${metadata.gpus_not_visible}${uncounted}`],
+      ["GPUs not visible", `${metadata.gpus_not_visible}${uncounted}${reporting}`],
       ["Since", metadata.visible_since === null ? null : timeText(metadata.visible_since)],
       ["Contract", metadata.versions.join(" and ")],
       ["Warnings", warnings.join(", ")],
@@ -72,13 +83,23 @@ function summaryOf({ metadata, warnings, ignored_waivers }) {
   ];
 }
 
+function originText({ tier, is_declared }) {
+  if (tier === null) return "";
+  return is_declared ? ", as declared" : ", as observed";
+}
+
+function judgedText(seconds) {
+  if (seconds === null) return "Not judged yet, only the registration was checked.";
+  return `Judged ${agoText(seconds)}.`;
+}
+
 function hiddenTable(entries) {
-  if (entries.length === 0) return element("p", null, "Every known GPU is visible.");
+  if (entries.length === 0) return element("p", null, "Nothing is known to be not visible.");
   const rows = entries.map((one) => [
     one.item,
-    one.is_whole ? "the whole cluster" : one.machines > 0 ? `${one.machines} machines` : "GPUs",
-    one.gpus === null ? "all" : String(one.gpus),
-    foreign(one.reason),
+    one.is_whole ? "the cluster" : one.machines > 0 ? `${one.machines} machines` : "GPUs",
+    one.gpus === null ? "unknown" : String(one.gpus),
+    [element("small", null, foreign(one.reason)), element("small", null, one.consequence)],
     one.examples.map((name) => element("small", null, foreign(name))),
   ]);
   return table("Not visible", ["Item", "Concerns", "GPUs", "Reason", "Machines"], rows);
@@ -88,14 +109,14 @@ function hiddenTable(entries) {
 function itemTable({ spec, not_visible }) {
   const hidden = new Set(not_visible.map((one) => one.item));
   const rank = (one) =>
-    (hidden.has(one.id) ? 0 : 100) + 10 * STATUSES.indexOf(one.status) + LEVELS.indexOf(one.level);
+    (hidden.has(one.id) ? 0 : 100) + 10 * STATUS_ORDER.indexOf(one.status) + LEVELS.indexOf(one.level);
   const rows = Object.values(spec)
     .flat()
     .sort((one, other) => rank(one) - rank(other))
     .map((one) => [
       [one.id, element("small", null, one.description)],
       one.level,
-      one.status,
+      STATUSES[one.status],
       [
         (one.evidence ?? []).map((text) => element("small", null, foreign(text))),
         one.notes ? element("small", null, foreign(one.notes)) : null,
