@@ -1,16 +1,21 @@
 """Topology page of `gpufleet top`."""
 
+import datetime as dt
+
 from gpufleet.model.absence import Reason
-from gpufleet.model.reading import DimReading, Reading
+from gpufleet.model.api.answer import AnswerDevice, GpuRecord
+from gpufleet.model.reading import DimReading, Provenance, Reading
+from gpufleet.model.view import Side, ViewKind
 from gpufleet.top.lines import line_text
-from gpufleet.top.observation import ObservedNode, observe_snapshot
+from gpufleet.top.observation import ObservedNode, observe_fleet, observe_snapshot
 from gpufleet.top.topology import GpuLinks, down_line, gpu_links, slot_order
 from tests.support.observed import gpu, host, linked, node_snapshot, nvlinks
 
 
 def links_of(found: dict[str, Reading], dimensions: tuple[DimReading, ...] = (), number: int = 0) -> GpuLinks:
     device = gpu(number, found, dimensions=dimensions)
-    node = ObservedNode(name="n", id="n", devices=(device,), host=host())
+    nodes = {one.address: one.numa_node for one in host().pci or () if one.numa_node is not None}
+    node = ObservedNode(name="n", id="n", devices=(device,), numa_nodes=nodes)
     return gpu_links(node)[f"n/{device.key}"]
 
 
@@ -41,6 +46,25 @@ def test_unhealthy_fabric_is_named_first() -> None:
     links = links_of(linked(gpu_fabric_health_status="unhealthy", gpu_fabric_clique="3"))
     assert (links.fabric, links.is_healthy) == (("unhealthy", "completed", "clique 3"), False)
     assert links_of(linked(gpu_fabric_state="in_progress")).is_healthy is False
+
+
+def test_numa_node_of_a_hub_is_that_of_its_record() -> None:
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    device = AnswerDevice(
+        id="c/m/gpu/GPU-1",
+        machine="m",
+        kind=ViewKind.GPU,
+        side=Side.HOST,
+        uuid="GPU-1",
+        pci_address="0000:1b:00.0",
+        source=Provenance.HOST_LOCAL_PROBE,
+        readings={},
+    )
+    record = GpuRecord(
+        cluster="c", node="n", device=device, numa_node=1, measured_at=at, received_at=at, age_seconds=0.0
+    )
+    (node,) = observe_fleet("http://hub", [record]).nodes
+    assert [one.numa_node for one in gpu_links(node).values()] == [1]
 
 
 def test_unknown_numa_nodes_come_last() -> None:

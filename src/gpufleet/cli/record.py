@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import re
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,11 +47,15 @@ def record(
         typer.Option("--keep", metavar="N", min=1, max=999, help=f"Older files that --rotate keeps [default: {KEEP}]."),
     ] = None,
     agent: AgentUrl = None,
+    hub: Annotated[str | None, typer.Option("--hub", metavar="URL", help="Record a machine of a hub.")] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", metavar="ID", help="The machine of the hub, by id or name.")
+    ] = None,
     config: ConfigFile = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Record the readings of this machine, or of a running agent, for `gpufleet replay`."""
+    """Record the readings of this machine, of a running agent, or of a machine of a hub, for `gpufleet replay`."""
     # Imported on use: they import the event loop's extras and zstd.
     from gpufleet.cli.daemon import run_until_stopped, wait_until_stopped
     from gpufleet.recording.writer import RecordingWriter
@@ -63,10 +68,14 @@ def record(
     rotation = None if rotate is None else _parse_rotation(rotate, keep or KEEP)
     if keep is not None and rotate is None:
         raise OptionError("--keep", "needs --rotate SIZE")
+    if hub is not None and agent is not None:
+        raise OptionError("--agent, --hub", "exclude each other: use one of them")
+    if (hub is None) != (machine is None):
+        raise OptionError("--hub, --machine", "need each other: a recording is of one machine")
     access = Access(token_file, ca)
 
     async def run(stop: asyncio.Event) -> None:
-        async with open_snapshots(agent, config, access, interval) as source:
+        async with _open_source(agent, hub, machine, config, access, interval) as source:
             writer = await asyncio.to_thread(RecordingWriter, file, SystemClock(), rotation)
             try:
                 if writer.torn_bytes:
@@ -81,6 +90,19 @@ def record(
         _note(f"{file}: {writer.frames} frames recorded")
 
     run_until_stopped(run)
+
+
+@contextlib.asynccontextmanager
+async def _open_source(
+    agent: str | None, hub: str | None, machine: str | None, config: Path | None, access: Access, seconds: float
+) -> AsyncIterator[SnapshotSource]:
+    if hub is None or machine is None:
+        async with open_snapshots(agent, config, access, seconds) as source:
+            yield source
+        return
+    from gpufleet.cli.hub_machine import fetch_machine_snapshot
+
+    yield functools.partial(asyncio.to_thread, fetch_machine_snapshot, hub, machine, access)
 
 
 async def _record(source: SnapshotSource, writer: "RecordingWriter", interval: float) -> None:

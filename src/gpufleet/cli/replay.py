@@ -1,5 +1,7 @@
-"""`gpufleet replay`: prints the frames of a recording as `gpufleet snapshot` prints them."""
+"""`gpufleet replay`: prints the frames of a recording as `gpufleet snapshot` prints them, or posts them to a hub."""
 
+import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -8,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpufleet.cli.options import CommandError, Json, OptionError
+from gpufleet.cli.fetch import Access
+from gpufleet.cli.options import CaOption, CommandError, Json, OptionError, TokenFileOption
 from gpufleet.cli.output import CLEAR
 from gpufleet.cli.snapshot import SnapshotFormat, exporter_for, write_page
 from gpufleet.cli.times import parse_time
@@ -43,19 +46,27 @@ def replay(
         ),
     ] = None,
     json: Json = False,
+    hub: Annotated[
+        str | None, typer.Option("--hub", metavar="URL", help="Post all frames to a hub, with their own times.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="ID", help="Cluster of the machine in the hub.")
+    ] = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
-    """Print the frames of a recording.
+    """Print the frames of a recording, or post them to a hub.
 
     Damaged frames are reported with their position and skipped; the exit code is then 1.
     """
     from gpufleet.recording.reader import RecordingReader  # imports zstd
 
+    if (hub is None) != (cluster is None):
+        raise OptionError("--hub, --cluster", "need each other: use both")
+    if hub is not None and (json or any(one is not None for one in (at, frames, speed))):
+        raise OptionError("--hub", "posts all frames: --at, --frames, --speed and --json do not apply")
     if speed is not None and not 0.01 <= speed <= 10_000:
         raise OptionError("--speed", "must be between 0.01 and 10000")
-    is_terminal = sys.stdout.isatty()
-    pace = speed or (1.0 if is_terminal and not json else None)
-    chosen = SnapshotFormat.JSON if json else SnapshotFormat.TABLE
-    exporter = exporter_for(chosen)
     try:
         with file.open("rb") as stream:
             reader = RecordingReader(stream)
@@ -63,17 +74,11 @@ def replay(
             if reader.torn_bytes:
                 _note(f"{file}: ends with {reader.torn_bytes} bytes of an incomplete frame")
             damage = DamageReport(file)
-            before: int | None = None
-            for count, (measured, snapshot) in enumerate(_intact(reader, offset, damage), start=1):
-                if pace is not None and before is not None:
-                    time.sleep(min(max(0.0, (measured - before) / NANOS / pace), MAX_PAUSE_SECONDS))
-                before = measured
-                if is_terminal and not json:
-                    sys.stdout.write(f"{CLEAR}{to_datetime(measured):%Y-%m-%d %H:%M:%SZ}\n")
-                    sys.stdout.flush()
-                write_page(exporter.render(snapshot), chosen)
-                if count == frames:
-                    break
+            intact = _intact(reader, offset, damage)
+            if hub is not None and cluster is not None:
+                count = _post(intact, reader.header.id, hub, cluster, Access(token_file, ca))
+            else:
+                count = _print(itertools.islice(intact, frames), speed, json=json)
     except OSError as error:
         if error.filename is None:  # of stdout
             raise
@@ -82,8 +87,39 @@ def replay(
         raise CommandError(f"{file}: {error}") from error
     if damage.count:
         raise CommandError(f"{file}: {damage.count} damaged parts were skipped")
-    if before is None:
+    if not count:
         raise CommandError(f"{file}: the recording has no frame")
+
+
+def _print(frames: Iterator[tuple[int, "Snapshot"]], speed: float | None, *, json: bool) -> int:
+    """Print frames and return their number. On a terminal they follow each other at their recorded pace."""
+    on_screen = sys.stdout.isatty() and not json
+    pace = speed or (1.0 if on_screen else None)
+    chosen = SnapshotFormat.JSON if json else SnapshotFormat.TABLE
+    exporter = exporter_for(chosen)
+    before: int | None = None
+    count = 0
+    for measured, snapshot in frames:
+        if pace is not None and before is not None:
+            time.sleep(min(max(0.0, (measured - before) / NANOS / pace), MAX_PAUSE_SECONDS))
+        before = measured
+        if on_screen:
+            sys.stdout.write(f"{CLEAR}{to_datetime(measured):%Y-%m-%d %H:%M:%SZ}\n")
+            sys.stdout.flush()
+        write_page(exporter.render(snapshot), chosen)
+        count += 1
+    return count
+
+
+def _post(frames: Iterator[tuple[int, "Snapshot"]], recording: bytes, hub: str, cluster: str, access: Access) -> int:
+    """Post frames and return their number."""
+    from gpufleet.cli.post_recording import post_recording
+    from gpufleet.recording.reports import RecordedBatches
+
+    batches = RecordedBatches(cluster, recording)
+    posted = asyncio.run(post_recording(frames, batches, hub, access))
+    _note(f"{posted} frames posted to {hub} as sender {batches.sender}")
+    return posted
 
 
 class DamageReport:

@@ -37,6 +37,7 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
         state: why its readings are absent or old; empty if they are current.
         devices: its devices.
         host: its processor, memory, network and disks; None if the source has none.
+        numa_nodes: PCI address to NUMA node of the slot, as far as it is known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     devices: tuple[Device, ...]
     host: Host | None = None
+    numa_nodes: Mapping[str, int] = {}
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +89,16 @@ def observe_snapshot(snapshot: Snapshot, owners: Mapping[ProcessKey, ProcessOwne
         title=snapshot.node.name,
         facts=tuple(facts),
         measured_at=snapshot.measured_at,
-        nodes=(ObservedNode(name=snapshot.node.name, id="node", devices=snapshot.devices, host=snapshot.host), *guests),
+        nodes=(
+            ObservedNode(
+                name=snapshot.node.name,
+                id="node",
+                devices=snapshot.devices,
+                host=snapshot.host,
+                numa_nodes={one.address: one.numa_node for one in snapshot.host.pci or () if one.numa_node is not None},
+            ),
+            *guests,
+        ),
         problems=_problems(snapshot),
         owners=owners or {},
     )
@@ -112,7 +123,19 @@ def observe_fleet(hub: str, records: Iterable[GpuRecord], more: bool = False) ->
         devices = {device.key: device for device in map(_device_of, members)}
         hidden = hidden_devices(devices)
         shown = tuple(device for key, device in devices.items() if key not in hidden)
-        nodes.append(ObservedNode(name=members[0].node, id=machine, state=_state_of(members), devices=shown))
+        nodes.append(
+            ObservedNode(
+                name=members[0].node,
+                id=machine,
+                state=_state_of(members),
+                devices=shown,
+                numa_nodes={
+                    one.device.pci_address: one.numa_node
+                    for one in members
+                    if one.device.pci_address is not None and one.numa_node is not None
+                },
+            )
+        )
     count = sum(map(len, by_machine.values()))
     counts = f"machines {len(by_machine)}, devices {count}" + (", more are not shown" if more else "")
     times = (one.measured_at for members in by_machine.values() for one in members)

@@ -52,12 +52,14 @@ class GpuLinks(msgspec.Struct, frozen=True, kw_only=True):
 
 def gpu_links(node: ObservedNode) -> dict[str, GpuLinks]:
     """Return the links of each GPU of a node, by the key of its row."""
-    pci = node.host.pci if node.host is not None and node.host.pci is not None else ()
-    numa = {function.address: function.numa_node for function in pci}
-    return {row_key(node, device): _links_of(device, numa) for device in node.devices if device.kind is ViewKind.GPU}
+    return {
+        row_key(node, device): _links_of(device, node.numa_nodes)
+        for device in node.devices
+        if device.kind is ViewKind.GPU
+    }
 
 
-def _links_of(device: Device, numa: Mapping[str, int | None]) -> GpuLinks:
+def _links_of(device: Device, numa: Mapping[str, int]) -> GpuLinks:
     readings = device.readings
     address = device.pci_address or text_of(readings, "gpu_pci_address") or None
     width, widest = number_of(readings, "gpu_pcie_link_width"), number_of(readings, "gpu_pcie_link_width_max")

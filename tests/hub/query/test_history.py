@@ -2,7 +2,15 @@
 
 import pytest
 
-from gpufleet.hub.query.history import InvalidQueryError, SeriesPart, check_parts, make_window, series_answer
+from gpufleet.hub.query.history import (
+    InvalidQueryError,
+    SeriesPart,
+    SeriesWindow,
+    check_parts,
+    make_window,
+    series_answer,
+)
+from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.retention import Resolution
@@ -36,6 +44,11 @@ def test_out_of_range_window_is_rejected(start: int, end: int, step: int, field:
 
 def test_last_representable_instant_can_be_queried() -> None:
     assert make_window(0, LATEST, LATEST).end == LATEST
+
+
+def bare_metal() -> Allocation:
+    spec = AllocationSpec(kind=AllocationKind.BARE_METAL, target=Target(cluster="c", machine="m"))
+    return Allocation(id="a", generation=1, spec=spec, created_at=to_datetime(0))
 
 
 def test_parts_of_one_window_fill_each_other() -> None:
@@ -75,6 +88,29 @@ def test_series_of_held_devices_have_no_host_and_their_scope() -> None:
     allocation = Allocation(id="a", generation=1, spec=spec, created_at=to_datetime(0))
     (series,) = series_answer(allocation, parts, window, Provenance.HOST_LOCAL_PROBE).series
     assert (series.device, series.scope) == ("c/m/gpu/GPU-1", Scope.SHARED_DEVICE)
+
+
+def test_gap_has_the_reason_of_the_part_that_it_is_in() -> None:
+    """A reason at an instant with a value of another part, or outside the allocation's time, is not shown."""
+    window = make_window(0, 180 * NANOS, 60 * NANOS)
+    of, lost = ("gpu/GPU-1", "gpu_power_watts"), {at * NANOS: Reason.GPU_LOST for at in (60, 120, 180)}
+    stored = StoredSeries(points={of: [(0, 1.0)]}, resolution=Resolution.RAW, absences={of: lost})
+    filled = StoredSeries(points={of: [(60 * NANOS, 2.0)]}, resolution=Resolution.RAW)
+    parts = [SeriesPart("c/m", None, window, one) for one in (stored, filled)]
+    (series,) = series_answer(bare_metal(), parts, window, Provenance.HOST_LOCAL_PROBE).series
+    assert [(point.value, point.absent) for point in series.points] == [(1.0, None), (2.0, None), (None, "gpu_lost")]
+
+
+def test_time_of_a_device_without_any_value_is_a_gap() -> None:
+    early, late = (SeriesWindow(at * NANOS, (at + 60) * NANOS, 60 * NANOS) for at in (0, 60))
+    points: dict[tuple[str | None, str], list[tuple[int, Value]]] = {("gpu/GPU-1", "gpu_power_watts"): [(0, 1.0)]}
+    held = frozenset(("gpu/GPU-1",))
+    parts = [
+        SeriesPart("c/m", held, early, StoredSeries(points=points, resolution=Resolution.RAW)),
+        SeriesPart("c/m", held, late, StoredSeries(points={}, resolution=Resolution.RAW)),
+    ]
+    (series,) = series_answer(bare_metal(), parts, make_window(0, 120 * NANOS, 60 * NANOS), Provenance.IMPORTED).series
+    assert [point.value for point in series.points] == [1.0, None]
 
 
 @pytest.mark.parametrize(("parts", "devices", "field"), [(513, 1, "start"), (1, 2_000_001, "step"), (512, 3906, None)])

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -105,6 +106,26 @@ async def test_root_page_lists_the_endpoints(url: str, client: aiohttp.ClientSes
     async with client.get(url) as answer:
         page = await answer.text()
     assert all(path in page for path in ("/metrics", "/v1/snapshot", "/healthz", "/readyz"))
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+async def test_page_needs_no_token_and_its_data_does(source: FakeSource, token: str | None) -> None:
+    app = AgentApp(source, None if token is None else lambda: token)
+    async with serve(app, "127.0.0.1", 0, connections=64, stop_seconds=2) as port, aiohttp.ClientSession() as client:
+        url = f"http://127.0.0.1:{port}"
+        async with client.get(f"{url}/ui") as answer:  # redirected
+            document = await answer.text()
+        assert (answer.status, answer.url.path) == (200, "/ui/")
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+        assert f'data-access="{"open" if token is None else "token"}" data-site="agent"' in document
+        assert source.document.node.name not in document
+        script = re.findall(r'src="([^"]+)"', document)[0]
+        async with client.head(f"{url}/ui/{script}") as answer:
+            assert (answer.status, answer.headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+        async with client.get(f"{url}/v1/snapshot") as answer:
+            assert answer.status == (200 if token is None else 401)
+        async with client.get(f"{url}/uix") as answer:
+            assert answer.status == (404 if token is None else 401)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "//metrics", "/v1", "/%00"])

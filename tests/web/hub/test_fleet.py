@@ -10,7 +10,7 @@ import pytest
 from gpufleet.codecs.batch import encode
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.batches import body, gpu_sample, gpu_view, host_sample, make_batch
 from tests.web.hub.site import Site, now, running_site
@@ -114,6 +114,30 @@ async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None
         ("train-0", 2, "agreed")
     ]
     assert document["next"] is None
+
+
+async def test_gpu_has_the_numa_node_of_its_slot(site: Site) -> None:
+    """Of the newest inventory. A slot without a node, and a machine without an inventory, have none."""
+    at = now()
+    unplaced = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-3")
+    views = {view(0): "0000:10:00.0", view(1): "0000:11:00.0", unplaced: "0000:12:00.0"}
+    for seq, nodes in ((1, (5, 5, 5)), (2, (0, None, 1))):
+        batch = make_batch(
+            seq, at + seq, samples=tuple(gpu_sample(one, at + seq, gpu_pci_address=slot) for one, slot in views.items())
+        )
+        inventory = tuple(
+            PciFunction(address=slot, vendor=0x10DE, device=0x2335, class_code=0x030200, numa_node=node)
+            for slot, node in zip(views.values(), nodes, strict=True)
+        )
+        (report,) = batch.reports
+        await site.post(
+            encode(msgspec.structs.replace(batch, reports=(msgspec.structs.replace(report, inventory=inventory),)))
+        )
+    other = Machine(name="node-b", machine_id="b" * 32)
+    await site.post(body(1, at, sender="node-b", machine=other, samples=(gpu_sample(gpu_view(7), at),)))
+    _, page = await site.request("/v1/gpus")
+    assert [one.get("numa_node") for one in page["items"]] == [0, None, 1, None]
+    assert (await site.request(f"/v1/gpus/{UUIDS[0]}"))[1]["numa_node"] == 0
 
 
 async def test_lost_gpu_does_not_report_in_any_answer(site: Site) -> None:

@@ -83,7 +83,10 @@ async def post(
         device_holders=None
         if states is None
         else tuple(DeviceState(view=view, state=HolderState(state), detail=detail) for view, state, detail in found),
-        unresolved=tuple(UnresolvedCount(source=name, names=count) for name, count in (unresolved or {}).items()),
+        unresolved=tuple(
+            UnresolvedCount(source=name, names=count, examples=("GPU-x\x1b[2J",) * min(1, count))
+            for name, count in (unresolved or {}).items()
+        ),
     )
     await site.post(encode(msgspec.structs.replace(made, reports=(report,))))
 
@@ -148,6 +151,7 @@ async def test_device_is_free_only_if_its_agent_reports_so_and_no_holding_is_pre
     assert document["items"][0]["holder_states"] == {"held": 1, "free": 1, "unknown": 1}
     _, document = await site.request("/v1/nodes")
     assert document["items"][0]["unresolved_devices"] == {"kubelet": 2, "slurm": 0}
+    assert document["items"][0]["unresolved_names"] == {"kubelet": ["GPU-x[2J"]}
 
     await post(site, seq=2)  # a batch without states changes none
     assert (await states(site))["gpu/GPU-1"] == ("free", "")
@@ -155,7 +159,7 @@ async def test_device_is_free_only_if_its_agent_reports_so_and_no_holding_is_pre
     assert (await states(site))["gpu/GPU-1"] == ("unknown", NOT_REPORTED)
     assert (await states(site))["gpu/GPU-2"] == ("free", "")
     _, document = await site.request("/v1/nodes")
-    assert document["items"][0]["unresolved_devices"] == {}
+    assert (document["items"][0]["unresolved_devices"], document["items"][0]["unresolved_names"]) == ({}, {})
 
 
 async def test_free_device_of_a_machine_without_reports_is_unknown(site: Site) -> None:

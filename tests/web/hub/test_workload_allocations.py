@@ -4,13 +4,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
@@ -45,7 +47,8 @@ class Cluster:
         holdings: Sequence[Holding] = (),
         machine: Machine = NODES[0],
         events: Sequence[Event] = (),
-        values: Mapping[str, Value] = {},
+        values: Mapping[str, Value | Absent] = {},
+        provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
     ) -> None:
         self._seq += 1
         at = self.at(minute)
@@ -53,6 +56,7 @@ class Cluster:
             gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "", **values)
             for view, power in powers.items()
         )
+        samples = tuple(msgspec.structs.replace(one, provenance=provenance) for one in samples)
         report = MachineReport(machine=machine, samples=samples, holdings=tuple(holdings), events=tuple(events))
         sender = machine.machine_id or ""
         await self.site.post(
@@ -184,6 +188,33 @@ async def test_xid_of_before_the_allocation_is_not_in_its_series(cluster: Cluste
         assert [one["value"] for one in series["points"] if one["value"] is not None] == expected
 
 
+@pytest.mark.parametrize("kind", ["pod", "bare metal"])
+@pytest.mark.parametrize(("codes", "shown"), [([31, 31], None), ([31, 79], 79), ([None, 31], 31)])
+async def test_imported_xid_is_shown_once_it_has_changed(
+    cluster: Cluster, kind: str, codes: list[int | None], shown: int | None
+) -> None:
+    """Imported pages do not report when an XID occurred. XID 31 is that of an earlier tenant."""
+    held = cluster.held(ONE, pod(FIRST), 5)
+    for at, code in ((4, 31), *zip((10, 29.5), codes, strict=True)):
+        values: dict[str, Any] = {"gpu_last_xid": Absent(Reason.NO_DATA) if code is None else code}
+        await cluster.report(at, {ONE: 1.0}, [held], values=values, provenance=Provenance.IMPORTED)
+    target = {"pod_uid": FIRST} if kind == "pod" else {"machine": "gpu-1"}
+    spec = {"kind": "kubernetes_pod" if kind == "pod" else "bare_metal", "target": {"cluster": "local", **target}}
+    status, _ = await cluster.site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": cluster.time(5)})
+    assert status == 201
+    answer = await cluster.metrics("a")
+    reading = answer["devices"][0]["readings"]["gpu_last_xid"]
+    assert (answer["source"], reading.get("value"), reading.get("absent")) == (
+        "imported",
+        shown,
+        None if shown else "no_data",
+    )
+    window = f"start={cluster.time(0)}&end={cluster.time(31)}&step=60s"
+    (_, series) = await cluster.site.request(f"/v1/allocations/a/series?metric=gpu_last_xid&{window}")
+    points = [one["value"] for found in series["series"] for one in found["points"] if one["value"] is not None]
+    assert points == ([] if shown is None else [shown])
+
+
 @pytest.mark.parametrize(
     ("verdict", "reason"),
     [(HoldingVerdict.CONFLICT, "ambiguous_target"), (HoldingVerdict.UNKNOWN, "not_attributed")],
@@ -220,7 +251,7 @@ async def test_shared_device_answers_with_its_scope(cluster: Cluster) -> None:
 
 
 def job(id_: str, **more: Any) -> Holder:
-    return Holder(kind=HolderKind.JOB, id=id_, user="ada", **more)
+    return Holder(kind=HolderKind.JOB, id=id_, **{"user": "ada", **more})
 
 
 def component_owners(id_: str, number: int) -> tuple[Owner, ...]:
@@ -271,6 +302,30 @@ async def test_job_is_named_as_slurm_names_it(cluster: Cluster, target: str, dev
     held = [cluster.held(view, holder, 5) for view, holder in zip(views, holders, strict=True)]
     await cluster.report(30, dict.fromkeys(views, 100.0), held)
     assert sorted(powers(await cluster.metrics("a"))) == devices
+
+
+async def test_job_id_of_two_slurm_clusters_needs_its_cluster(cluster: Cluster) -> None:
+    for name, target in (("plain", "123"), ("alpha", "alpha/123"), ("beta", "beta/123")):
+        assert await cluster.put(name, "acme", "slurm_job", job_id=target) == 201
+    await cluster.report(10, {ONE: 101.0}, [cluster.held(ONE, job("123", slurm_cluster="alpha"), 5, 15)])
+    assert powers(await cluster.metrics("plain")) == {}
+    assert await cluster.shown("plain") == await cluster.shown("alpha") == {101.0}
+    held = [cluster.held(TWO, job("123", slurm_cluster="beta"), 20)]
+    await cluster.report(30, {TWO: 102.0}, held, NODES[1])
+    answer = await cluster.metrics("plain")
+    assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", "ambiguous_target", [])
+    assert await cluster.shown("plain") == set()  # also of the time in which only one cluster had the id
+    assert powers(await cluster.metrics("beta")) == {"GPU-2": 102.0}
+    assert await cluster.shown("alpha") == {101.0}
+
+
+async def test_tenants_with_one_job_id_in_two_slurm_clusters(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", "slurm_job", job_id="alpha/123") == 201
+    assert await cluster.put("b", "bravo", "slurm_job", job_id="beta/123") == 201
+    for node, view, name in ((NODES[0], ONE, "alpha"), (NODES[1], TWO, "beta")):
+        await cluster.report(30, {view: 100.0}, [cluster.held(view, job("123", slurm_cluster=name), 5)], node)
+    assert [sorted(powers(await cluster.metrics(name))) for name in "ab"] == [["GPU-1"], ["GPU-2"]]
+    assert await cluster.put("c", "bravo", "slurm_job", job_id="123") == 409
 
 
 async def test_expected_number_is_judged(cluster: Cluster) -> None:

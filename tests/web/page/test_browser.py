@@ -1,17 +1,16 @@
 """Web page in a real Chromium, against a hub with tokens and a simulated fleet."""
 
-import os
+import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from importlib import resources
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, expect
 
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import HubConfig
@@ -27,10 +26,10 @@ from tests.security.daemons import create_tokens
 from tests.security.guarded import exchange
 from tests.support.command import gpufleet
 from tests.support.findings import make_finding, transitions_of
-from tests.support.peers import environment
 from tests.support.processes import Gpufleet, free_port
 from tests.support.store_folders import copy_empty_store
 from tests.support.waiting import PATIENCE, wait_until
+from tests.web.page.accessibility import violations
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -39,7 +38,6 @@ FLEET = Fleet(FleetSpec(clusters=1, nodes=8, gpus=2))
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror=alert(1)>\u202egnp\u2066'
 SHOWN = HOSTILE.replace("\u202e", "?").replace("\u2066", "?")
 DARK_VM = str(uuid.UUID(int=7))
-AXE = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 PHONE = {"width": 360, "height": 740}
 
 
@@ -160,20 +158,6 @@ def pod_of(site: Hub) -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def browser(peer: Callable[[str], Path]) -> Iterator[Browser]:
-    program = peer("chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=program,
-            args=["--no-sandbox"],  # tests also run as root
-            env={**os.environ, **environment("chromium")},
-            timeout=60_000 * PATIENCE,
-        )
-        yield started
-        started.close()
-
-
 class Visit:
     """Page in a context of its own. Its requests, errors and console messages are recorded."""
 
@@ -288,7 +272,7 @@ def test_charts_draw_gaps_and_follow_the_range(visit: Visit) -> None:
     expect(chart.locator("tbody td").first).to_have_text("no measurement")
     expect(chart.locator(".gap-text")).to_contain_text("No measurement")
     page.keyboard.press("PageDown")
-    expect(chart.locator(".gap-text")).to_contain_text("the series does not state which")
+    expect(chart.locator(".gap-text")).to_contain_text("No sample is stored for this time")
     page.keyboard.press("End")
     chart.locator("svg").hover(position={"x": 80, "y": 60})
     expect(chart.locator(".gap-text")).to_contain_text("No measurement")
@@ -318,7 +302,7 @@ def test_tenant_receives_nothing_of_other_tenants(visit: Visit) -> None:
     allowed = {
         f"/v1/allocations/{name}/{part}" for name in ("metal", "slice", "dark", "pod") for part in ("metrics", "series")
     }
-    assert paths <= {"/v1/access", "/v1/allocations", "/v1/events", "/v1/findings", *allowed}
+    assert paths <= {"/v1/access", "/v1/allocations", "/v1/events", "/v1/findings", "/v1/updates", *allowed}
     foreign = [FLEET.node(1, 2).name, "rival", *(str(gpu.view.uuid) for gpu in FLEET.node(1, 2).gpus)]
     for text in foreign:
         assert text not in visit.received
@@ -383,7 +367,8 @@ def test_fleet_leads_to_the_contract_of_a_cluster(visit: Visit, hub: Hub) -> Non
     items = page.get_by_role("region", name="Items", exact=True)
     first = items.locator("tbody tr").first
     expect(first).to_contain_text("MUST")
-    expect(first).to_contain_text("Not Implemented")
+    expect(first).to_contain_text("not met")
+    expect(page.get_by_text(re.compile(r"^Judged .* ago\.$|^Not judged yet"))).to_be_visible()
     expect(items).to_contain_text("ownership.team")
     assert page.locator("main script, main img").count() == 0
 
@@ -444,6 +429,28 @@ def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> No
     expect(row.locator(".absent")).to_have_text("not_in_mig_mode")
 
 
+def test_every_gap_has_the_reason_of_its_samples(visit: Visit) -> None:
+    page = visit.open(Role.TENANT)
+
+    def fail_early(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        for one in document["series"]:
+            one["points"][-15] = {"at": one["points"][-15]["at"], "value": None, "absent": "gpu_lost"}
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/series?*", fail_early)
+    visit.go("#/allocations/metal", "Allocation")
+    chart = page.locator("figure").filter(has_text="GPU utilisation")
+    chart.locator("svg").focus()
+    page.keyboard.press("End")
+    for _ in range(3):
+        page.keyboard.press("PageUp")
+        if "gpu_lost" in chart.locator(".gap-text").inner_text():
+            break
+    expect(chart.locator(".gap-text")).to_contain_text("gpu_lost. The GPU")
+
+
 def test_topology_shows_links_and_parts(visit: Visit) -> None:
     page = visit.open(Role.OPERATOR)
 
@@ -492,6 +499,9 @@ def test_page_works_below_a_path_prefix(browser: Browser, hub: Hub) -> None:
     def forward(route: Route) -> None:
         url = route.request.url.replace(prefix, "", 1)
         assert url != route.request.url, "a request left the prefix"
+        if "/v1/updates?" in url:  # a response without an end
+            route.fulfill(body=": open\n\n", content_type="text/event-stream")
+            return
         route.fulfill(response=route.fetch(url=url))
 
     context.route("**/*", forward)
@@ -537,13 +547,6 @@ def test_pages_have_no_accessibility_violations(browser: Browser, hub: Hub) -> N
     context.close()
 
 
-def violations(page: Page) -> list[str]:
-    """Return rule and element of each violation that axe finds."""
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run({resultTypes: ['violations']})")
-    return [f"{rule['id']}: {rule['nodes'][0]['html']}" for rule in found["violations"]]
-
-
 def test_pages_fit_a_phone_and_follow_the_colour_scheme(browser: Browser, hub: Hub) -> None:
     context = browser.new_context(viewport=PHONE, color_scheme="dark")  # type: ignore[arg-type]  # a typed dictionary
     made = Visit(context, hub)
@@ -575,6 +578,38 @@ def test_failed_refresh_marks_values_as_outdated(visit: Visit) -> None:
     visit.errors.clear()
 
 
+def test_new_data_appears_without_reload(visit: Visit) -> None:
+    """The period of a page with a stream is a minute: the mark of the hub caused the refresh."""
+    hub = visit.hub
+    gpu = f"{CLUSTER}/{hostile_machine(hub)}/gpu/GPU-1"
+    with visit.page.expect_response(lambda answer: "/v1/updates?topic=machine" in answer.url) as stream:
+        page = visit.open(Role.OPERATOR, f"#/gpus/{quote(gpu, safe='')}")
+    assert stream.value.status == 200
+    row = page.locator("tr").filter(has_text="gpu_power_watts")
+    expect(row).to_contain_text("5 W")
+    at = time.time_ns()
+    machine = Machine(name=HOSTILE, machine_id="e" * 32, system_uuid=str(uuid.UUID(int=9)), boot_id="b")
+    sample = gpu_sample(gpu_view(1), at, gpu_name=HOSTILE, gpu_power_watts=77.0)
+    batch = body(2, at, cluster=CLUSTER, sender="hostile", machine=machine, samples=(sample,), last_error=HOSTILE)
+    headers = {"Authorization": f"Bearer {hub.tokens[Role.SENDER]}", "Content-Type": CONTENT_TYPE}
+    assert exchange(hub.port, "POST", "/v1/batches", headers, batch).status == 200
+    expect(row).to_contain_text("77 W", timeout=30_000)
+
+
+def test_page_is_refreshed_at_intervals_without_a_stream(visit: Visit) -> None:
+    page = visit.page
+    page.clock.install()
+    page.route("**/v1/updates?*", lambda route: route.fulfill(status=429, json={"error": "too_many_streams"}))
+    visit.open(Role.TENANT, "#/allocations/metal")
+    expect(page.locator("#status")).to_contain_text("Refreshed")
+    for _ in range(2):
+        with page.expect_response(lambda answer: answer.url.endswith("/metrics")):
+            page.clock.fast_forward(17_000)
+    assert {one for one in visit.errors if "429" not in one} == set()
+    assert len(visit.errors) <= 4  # the pauses between attempts grow
+    visit.errors.clear()
+
+
 def test_policy_blocks_inline_code_and_html(visit: Visit, hub: Hub) -> None:
     page = visit.page
     page.goto(f"{hub.url}/ui/")
@@ -603,7 +638,7 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
         const topology = await import(root + 'topology.js');
         const data = await import(root + 'fleet_data.js');
         const [one, other] = scale.alignSeries(
-            [{points: [[20, 1], [30, null], [50, 2]]}, {points: [[34, 3]]}], 5, 65, 10);
+            [{points: [[20, 1], [30, null, 'timeout'], [50, 2]]}, {points: [[34, 3]]}], 5, 65, 10);
         const gpu = (id, readings, dimensions) => ({device: {id: 'c/m/gpu/' + id, kind: 'gpu', readings, dimensions}});
         const value = (one) => ({value: one});
         const peers = [{metric: 'gpu_nvlink_peers', labels: {peer: 'gpu'}, value: 4}];
@@ -617,6 +652,7 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
         ]);
         return {
             one: one.points, other: other.points, covers: [30, 40].map(one.covers),
+            absences: [20, 30, 40].map(one.absence),
             gpus: known.gpus.map((one) => [one.pcie.state, one.nvlink.state, one.nvlink.text, one.parts.length]),
             ends: topology.linkEnds(known.gpus), orphans: known.orphans.length,
             unknown: topology.unknownParts(known).length,
@@ -627,6 +663,7 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
     assert found["one"] == [[0, None], [10, None], [20, 1], [30, None], [40, None], [50, 2], [60, None]]
     assert found["other"] == [[0, None], [10, None], [20, None], [30, 3], [40, None], [50, None], [60, None]]
     assert found["covers"] == [True, False]
+    assert found["absences"] == [None, "timeout", None]
     assert found["gpus"] == [["degraded", "unknown", "unknown: not_supported", 1], ["unknown", "down", "0 of 4 up", 0]]
     assert (found["ends"], found["orphans"], found["unknown"]) == (["another GPU"], 1, 4)
     assert found["top"] == {"known": 3, "found": [{"v": 3}, {"v": 1}]}

@@ -10,6 +10,8 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import (
     MAX_DEVICE_STATES,
+    MAX_STATE_TEXT,
+    MAX_UNRESOLVED_NAMES,
     MAX_UNRESOLVED_SOURCES,
     DeviceState,
     Holder,
@@ -28,7 +30,9 @@ MAX_ATTRIBUTES = 64
 MAX_HOLDER_TEXT = 1024
 """Maximum length of a text of a holder; a pod without UID is identified by namespace and name."""
 
-_HOLDER_TEXTS = (*("id", "name", "namespace", "user", "account", "queue", "qos", "array_job", "array_task"),)
+_HOLDER_TEXTS = (
+    *("id", "name", "namespace", "user", "account", "queue", "qos", "array_job", "array_task", "slurm_cluster"),
+)
 
 _MACHINE_NAMES = (
     *("machine_id", "system_uuid", "boot_id", "k8s_node_uid", "instance_id", "hypervisor"),
@@ -206,6 +210,10 @@ def _check_unresolved(field: str, counts: list[UnresolvedCount]) -> None:
     for at, one in enumerate(counts):
         _check_required(f"{field}[{at}].source", one.source)
         _check_number(f"{field}[{at}].names", one.names, 0, _INT64_MAX)
+        if len(one.examples) > MAX_UNRESOLVED_NAMES:
+            raise WireError(f"{field}[{at}].examples", f"{len(one.examples)} names, more than {MAX_UNRESOLVED_NAMES}")
+        for number, name in enumerate(one.examples):
+            _check_text(f"{field}[{at}].examples[{number}]", name, MAX_STATE_TEXT)
 
 
 def _check_function(field: str, function: PciFunction) -> None:

@@ -146,23 +146,29 @@ def series_answer(
     that of the last counts.
     """
     values: dict[tuple[str, str | None], dict[int, Value | None]] = {}
+    reasons: dict[tuple[str, str | None], dict[int, Reason]] = {}
     shared: set[tuple[str, str | None]] = set()
+    known: dict[str, set[tuple[str | None, str]]] = {}
     for part in parts:
-        for (view, name), found in part.stored.points.items():
+        known.setdefault(part.machine, set()).update(part.stored.points)
+    for part in parts:
+        for view, name in known[part.machine]:
             if part.of_host if view is None else part.devices is None or view in part.devices:
                 key = name, None if view is None else f"{part.machine}/{view}"
                 if part.scope is Scope.SHARED_DEVICE:
                     shared.add(key)
                 steps = values.setdefault(key, {})
                 steps.update((at, steps.get(at)) for at in part.window.starts)
-                steps.update((at, value) for at, value in found if at in steps)
+                steps.update((at, value) for at, value in part.stored.points.get((view, name), ()) if at in steps)
+                absent = part.stored.absences.get((view, name), {})
+                reasons.setdefault(key, {}).update((at, why) for at, why in absent.items() if at in steps)
     series = tuple(
         Series(
             device=device,
             metric=name,
             unit=CATALOGUE[name].unit,
             scope=Scope.SHARED_DEVICE if (name, device) in shared else Scope.OWN,
-            points=_points(values[name, device]),
+            points=_points(values[name, device], reasons[name, device]),
         )
         for name, device in sorted(values, key=lambda key: (key[0], key[1] or ""))
     )
@@ -174,8 +180,11 @@ def empty_series(allocation: Allocation, reason: Reason, detail: str, window: Se
     return _answer(allocation, window, Provenance.UNAVAILABLE, reason, detail, ())
 
 
-def _points(steps: Mapping[int, Value | None]) -> tuple[SeriesPoint, ...]:
-    return tuple(SeriesPoint(at=to_datetime(at), value=value) for at, value in steps.items())
+def _points(steps: Mapping[int, Value | None], reasons: Mapping[int, Reason]) -> tuple[SeriesPoint, ...]:
+    return tuple(
+        SeriesPoint(at=to_datetime(at), value=value, absent=reasons.get(at) if value is None else None)
+        for at, value in steps.items()
+    )
 
 
 def _answer(

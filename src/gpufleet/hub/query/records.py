@@ -13,6 +13,7 @@ from gpufleet.hub.query.holder_records import node_holders
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.api.answer import (
+    AnswerDevice,
     Coverage,
     EpochConflict,
     EpochRecord,
@@ -123,6 +124,16 @@ def gpu_records(
     return tuple(records)
 
 
+def with_numa_nodes(gpus: Sequence[GpuRecord], nodes: Mapping[str, int]) -> tuple[GpuRecord, ...]:
+    """Fill in the NUMA nodes of slots, by their PCI addresses."""
+    return tuple(msgspec.structs.replace(one, numa_node=nodes.get(_slot_of(one.device))) for one in gpus)
+
+
+def _slot_of(device: AnswerDevice) -> str:
+    reading = device.readings.get("gpu_pci_address")
+    return device.pci_address or str(reading and reading.value)
+
+
 def summary_views(summaries: Sequence[SampleSummary]) -> dict[str, View]:
     """Return the views of a machine's devices by key; see `device_views`."""
     return device_views([one.stored for one in summaries])
@@ -172,6 +183,7 @@ def node_record(
     gpus: tuple[int, int],
     last_error: str | None,
     unresolved_devices: Mapping[str, int],
+    unresolved_names: Mapping[str, tuple[str, ...]],
     stale_after_seconds: float,
 ) -> NodeRecord:
     """Return the record of a node.
@@ -179,7 +191,7 @@ def node_record(
     Args:
         machine: the node.
         gpus: number of its GPUs, and of those that report.
-        last_error, unresolved_devices: as in `NodeRecord`.
+        last_error, unresolved_devices, unresolved_names: as in `NodeRecord`.
         stale_after_seconds: the hub's freshness limit.
     """
     return NodeRecord(
@@ -189,6 +201,7 @@ def node_record(
         gpus_reporting=gpus[1],
         last_error=last_error,
         unresolved_devices=dict(unresolved_devices),
+        unresolved_names=dict(unresolved_names),
     )
 
 

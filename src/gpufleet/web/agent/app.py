@@ -1,7 +1,8 @@
 """ASGI application of the agent, which serves prepared pages."""
 
+import functools
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpufleet.agent.publish.pages import PageForm
 from gpufleet.codecs.snapshot_json import encode_snapshot
@@ -13,7 +14,9 @@ from gpufleet.web.operator_app import (
     TEXT,
     OperatorApp,
     OperatorResponse,
+    Receive,
     Scope,
+    Send,
     alive,
     error_response,
     header_of,
@@ -21,10 +24,17 @@ from gpufleet.web.operator_app import (
 )
 from gpufleet.web.query_string import ParameterError, parse_query_string
 
+if TYPE_CHECKING:
+    from gpufleet.web.page.files import PageFiles
+
+PAGE = "/ui"
+"""Path of the web page, without its slash."""
+
 INDEX = b"""gpufleet agent
 
 /metrics      Prometheus text, or OpenMetrics if requested by Accept
 /v1/snapshot  snapshot of this machine as JSON
+/ui/          web page of this machine
 /healthz      200 while the process runs
 /readyz       200 once every reader has finished its first pass
 """
@@ -61,7 +71,22 @@ class AgentApp(OperatorApp):
             "/readyz": self._ready,
             "/v1/snapshot": self._snapshot,
         }
+        self._requires_token = token is not None
         super().__init__("agent", routes, token)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. The files of the page need no token, because they contain nothing about the machine."""
+        if scope["type"] == "http" and (scope["path"] == PAGE or scope["path"].startswith(f"{PAGE}/")):
+            is_head = scope["method"] == "HEAD"  # the server omits the body
+            await self._page_files({**scope, "method": "GET"} if is_head else scope, receive, send)
+            return
+        await super().__call__(scope, receive, send)
+
+    @functools.cached_property
+    def _page_files(self) -> "PageFiles":
+        from gpufleet.web.page.files import PageFiles  # takes memory only if the page is used
+
+        return PageFiles(requires_token=self._requires_token, site="agent")
 
     async def _index(self, _: Scope) -> OperatorResponse:
         return OperatorResponse(200, TEXT, INDEX)

@@ -82,6 +82,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/silences"): _READS_ALL,
     ("POST", "/v1/silences"): _OPERATES,
     ("DELETE", "/v1/silences/{silence_id}"): _OPERATES,
+    ("GET", "/v1/updates"): _READS_OWN,  # of a tenant: marks of its own allocations
     ("GET", "/v1/senders"): _READS_ALL,
     ("GET", CALLER): _ANY,  # about the caller's own token
     ("GET", "/v1/audit"): _ADMIN,

@@ -8,6 +8,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.paging import cut_page, parse_page_request
+from gpufleet.hub.updates.marks import ChangeMarks, allocation_key, allocations_key
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
 from gpufleet.web.hub.formats import list_response
@@ -66,10 +67,12 @@ class AllocationRoutes(Controller):
         allocation_id: FromPath[str],
         data: JSONBody[AllocationSpec],
         queries: NamedDependency[Queries],
+        marks: NamedDependency[ChangeMarks],
         rebind: Rebind = False,
     ) -> Response[Allocation]:
         """Store the allocation."""
         allocation, is_new = await queries.allocations.put(allocation_id, data, rebind=rebind)
+        _note(marks, allocation)
         return Response(allocation, status_code=201 if is_new else 200)
 
     @get("/{allocation_id:str}", summary="Get an allocation", responses=errors(404))
@@ -85,9 +88,13 @@ class AllocationRoutes(Controller):
         status_code=200,
         responses=errors(404),
     )
-    async def close_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
+    async def close_allocation(
+        self, allocation_id: FromPath[str], queries: NamedDependency[Queries], marks: NamedDependency[ChangeMarks]
+    ) -> Allocation:
         """Close the allocation; repeating this changes nothing."""
-        return await queries.allocations.close(allocation_id)
+        allocation = await queries.allocations.close(allocation_id)
+        _note(marks, allocation)
+        return allocation
 
     @get("/{allocation_id:str}/metrics", summary="Newest readings of an allocation", responses=errors(404))
     async def allocation_metrics(
@@ -110,3 +117,8 @@ class AllocationRoutes(Controller):
         """Return a series per device and metric, within the validity of the allocation."""
         window = parse_window(start, end, step, queries.now_ns())
         return await queries.allocations.series(allocation_id, metric or [], window, tenant)
+
+
+def _note(marks: ChangeMarks, allocation: Allocation) -> None:
+    """Mark a changed allocation for the streams of its tenant and of operators."""
+    marks.note(allocation_key(allocation.id), allocations_key(None), allocations_key(allocation.spec.tenant or ""))

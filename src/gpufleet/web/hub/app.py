@@ -11,6 +11,7 @@ from gpufleet.hub.query.overview import Overview
 from gpufleet.hub.query.status import HubStatus
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.credentials import UnauthenticatedError
+from gpufleet.hub.updates.marks import ChangeMarks
 from gpufleet.model.access import Principal
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.web.hub import parameters
@@ -27,6 +28,7 @@ from gpufleet.web.hub.holders import HolderRoutes
 from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, respond
 from gpufleet.web.hub.index import HealthRoutes, front_page
 from gpufleet.web.hub.openapi import CONFIG, with_msgspec_schemas
+from gpufleet.web.hub.updates import UpdateRoutes
 from gpufleet.web.hub.usage import SqlRoutes, UsageRoutes
 from gpufleet.web.page.files import PageFiles
 
@@ -106,6 +108,7 @@ def build_api(
     clusters: Clusters,
     recorder: AuditRecorder,
     status: HubStatus,
+    marks: ChangeMarks,
 ) -> Litestar:
     """Build the API without the ingestion endpoints."""
     return Litestar(
@@ -122,6 +125,7 @@ def build_api(
             SqlRoutes,
             AuditRoutes,
             CallerRoutes,
+            UpdateRoutes,
             HealthRoutes,
             openapi_document,
             front_page,
@@ -133,6 +137,8 @@ def build_api(
             "clusters": Provide(lambda: clusters, sync_to_thread=False),
             "recorder": Provide(lambda: recorder, sync_to_thread=False),
             "status": Provide(lambda: status, sync_to_thread=False),
+            "marks": Provide(lambda: marks, sync_to_thread=False),
+            "authenticator": Provide(lambda: authenticator, sync_to_thread=False),
             "tenant": Provide(tenant_of, sync_to_thread=False),
         },
         exception_handlers=HANDLERS,

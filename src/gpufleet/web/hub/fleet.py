@@ -33,6 +33,10 @@ Cluster = Annotated[str | None, QueryParameter(description="Only entries of this
 OfMachine = Annotated[str | None, QueryParameter(description="Only entries of this machine, by id or name.")]
 
 
+PROBED_MACHINES = 200
+"""Maximum machines of a page with their performance probe: every newest sample of theirs is read."""
+
+
 class FleetRoutes(Controller):
     """Machines, nodes, GPUs and senders."""
 
@@ -50,10 +54,18 @@ class FleetRoutes(Controller):
 
     @get("/machines", summary="List machines: nodes and guests", responses=errors())
     async def list_machines(
-        self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
+        self,
+        queries: NamedDependency[Queries],
+        cluster: Cluster = None,
+        limit: Limit = None,
+        cursor: Cursor = None,
+        probe: Annotated[bool, QueryParameter(description="Add the readings of the performance probe.")] = False,
     ) -> MachinePage:
         """Return a page, sorted by cluster and name."""
-        return await queries.fleet.machines(cluster, parse_page_request(limit, cursor, "machines", cluster))
+        page = parse_page_request(limit, cursor, "machines", cluster)
+        if probe:
+            page = msgspec.structs.replace(page, limit=min(page.limit, PROBED_MACHINES))
+        return await queries.fleet.machines(cluster, page, probe=probe)
 
     @get(
         "/machines/{machine_id:str}",

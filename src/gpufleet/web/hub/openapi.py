@@ -47,6 +47,7 @@ _DESCRIPTIONS: Mapping[int, str] = {
     404: "Not found, or not visible to the tenant.",
     409: "Conflict with existing data, or an ambiguous name; `candidates` are the matching ids.",
     413: "The body is too large.",
+    429: "Too many streams are open.",
     503: "Registry or store do not respond, or the write could not be recorded in the audit log.",
 }
 
@@ -125,7 +126,9 @@ def _add_formats(paths: dict[str, Any]) -> None:
             answer = operation["responses"].get("200")
             if answer is None or path.startswith(("/healthz", "/readyz", "/metrics")):
                 continue
-            schema = answer["content"]["application/json"]["schema"]
+            schema = answer["content"].get("application/json", {}).get("schema")
+            if schema is None:
+                continue
             if method == "get":
                 answer["headers"] = {"ETag": _TAG}
                 operation["responses"]["304"] = {"description": "Unchanged since the entity tag in `If-None-Match`."}

@@ -1,4 +1,4 @@
-"""Files of the web page, served at `/ui/` without authentication: they contain nothing about the fleet.
+"""Files of the web page, served at `/ui/` without authentication: they contain nothing about a machine.
 
 `/ui/` is the document. All other files are at `/ui/DIGEST/NAME`, where DIGEST is the digest of all of them, and can be
 cached permanently. Links between files are relative, so that a proxy can serve the hub below any path prefix.
@@ -8,6 +8,7 @@ import gzip
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from importlib import resources
+from typing import Literal
 
 import msgspec
 
@@ -57,8 +58,12 @@ class PageFile(msgspec.Struct, frozen=True):
 class PageFiles:
     """ASGI application that serves the page."""
 
-    def __init__(self, *, requires_token: bool) -> None:
-        """Read the files of the package. `requires_token` decides whether the page starts with its sign-in form."""
+    def __init__(self, *, requires_token: bool, site: Literal["hub", "agent"] = "hub") -> None:
+        """Read the files of the package.
+
+        `requires_token` decides whether the page starts with its sign-in form, `site` whether it is that of a hub or of
+        an agent.
+        """
         contents = {
             entry.name: entry.read_bytes()
             for entry in resources.files("gpufleet.web.page").joinpath("static").iterdir()
@@ -67,7 +72,7 @@ class PageFiles:
         contents[VOCABULARY] = msgspec.json.encode(vocabulary())
         template = contents.pop(DOCUMENT).decode()
         self.digest = _digest(contents)
-        self.document = self._document(template, contents, requires_token)
+        self.document = self._document(template, contents, requires_token, site)
         self._files = {
             f"{ROOT}/{self.digest}/{name}": _file(name, content, IMMUTABLE) for name, content in contents.items()
         }
@@ -98,14 +103,14 @@ class PageFiles:
             answer = ErrorAnswer(error="not_found", detail="the page has no such file: reload it")
             await respond(send, 404, answer, [(b"cache-control", UNCACHED)])
 
-    def _document(self, template: str, contents: Iterable[str], requires_token: bool) -> bytes:
+    def _document(self, template: str, contents: Iterable[str], requires_token: bool, site: str) -> bytes:
         modules = "\n".join(
             f'<link rel="modulepreload" href="{self.digest}/{name}">'
             for name in sorted(contents)
             if name.endswith(".js")
         )
         text = template.replace("{modules}", modules).replace("{digest}", self.digest)
-        return text.replace("{access}", "token" if requires_token else "open").encode()
+        return text.replace("{access}", "token" if requires_token else "open").replace("{site}", site).encode()
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:

@@ -1,8 +1,11 @@
 """Series: means of gauges, last values of counters and states, and limits."""
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance, Sample, Value
@@ -16,7 +19,9 @@ STEP = 60 * NANOS
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
 
-def sample(second: int, values: dict[str, Value], *, reader: str = "nvml", view: View | None = GPU) -> Sample:
+def sample(
+    second: int, values: Mapping[str, Value | Absent], *, reader: str = "nvml", view: View | None = GPU
+) -> Sample:
     return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0 + second * NANOS, values={**values})
 
 
@@ -92,27 +97,6 @@ def test_provenances_are_not_mixed_in_one_series(store: ClickHouseStore, cluster
     assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP, Provenance.IMPORTED).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 900.0)]
     }
-
-
-@pytest.mark.parametrize(("since", "left_out"), [(-61, []), (-60, []), (-59, [0, 1]), (130, [0, 1]), (131, [0, 1, 2])])
-def test_earlier_xids_are_left_out(store: ClickHouseStore, cluster: str, since: int, left_out: list[int]) -> None:
-    """An XID of a minute before the interval, and another one in its third minute."""
-    xids = [(1, 31, -60), (59, 31, -60), (70, 31, -60), (150, 79, 130)]
-    samples = [
-        sample(at, {"gpu_last_xid": code, "gpu_last_xid_timestamp_seconds": T0 / NANOS + occurred, "gpu_state": "ok"})
-        for at, code, occurred in xids
-    ]
-    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2")
-    without_time = sample(1, {"gpu_last_xid": 13}, view=other)
-    store.write([accept(cluster, "m", [*samples, without_time])], f"{cluster}-t")
-    names = ["gpu_last_xid", "gpu_last_xid_timestamp_seconds", "gpu_state"]
-    found = store.series(cluster, "m", names, T0, T0 + 3 * STEP, STEP, xids_since=T0 + since * NANOS).points
-    shown = {0: 31, 1: 31, 2: 79}
-    expected = [(T0 + step * STEP, code) for step, code in shown.items() if step not in left_out]
-    assert found.get((GPU.key, "gpu_last_xid"), []) == expected
-    assert [at for at, _ in found.get((GPU.key, names[1]), [])] == [at for at, _ in expected]
-    assert len(found[GPU.key, "gpu_state"]) == 3
-    assert found[other.key, "gpu_last_xid"] == [(T0, 13)]
 
 
 def test_one_point_over_the_limit_is_refused(store: ClickHouseStore, cluster: str) -> None:

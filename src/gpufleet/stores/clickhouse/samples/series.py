@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
-from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
+from gpufleet.model.catalogue.events import XID_LAST
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.retention import Resolution, Retention
@@ -15,9 +15,12 @@ from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
+from gpufleet.stores.clickhouse.samples import xids
 from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
+from gpufleet.stores.clickhouse.samples.gaps import StepGrid, fetch_gap_reasons
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 from gpufleet.stores.clickhouse.samples.newest import value_of
+from gpufleet.stores.clickhouse.schema.sets import AbsenceSets
 
 MAX_POINTS = 11_000
 """Maximum number of steps of a series."""
@@ -47,6 +50,7 @@ _TABLES = {Resolution.MINUTE: "windows_1m", Resolution.HOUR: "windows_1h"}
 
 def fetch_series(
     handle: Handle,
+    absences: AbsenceSets,
     subjects: Sequence[SubjectRow],
     metrics: Sequence[str],
     start: int,
@@ -78,7 +82,7 @@ def fetch_series(
         "provenance": provenance.value,
         "start": start,
         "step": step,
-        "xids_since": xids_since / NANOS,
+        **xids.xid_parameters(handle, requested, chosen, provenance, xids_since, end),
     }
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
     for query, subjects_of_query in product(_queries(source, requested), subject_slices(chosen)):
@@ -89,12 +93,20 @@ def fetch_series(
                 if value is not None and weight:
                     steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
+    longest = {key: max(sorted(readers.items()), key=lambda item: len(item[1])) for key, readers in found.items()}
+    grid = StepGrid(start, step, -(-(end - start) // step))
+    reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance)
     return StoredSeries(
         points={
-            (view or None, name): _points(CATALOGUE[name], readers, start, step)
-            for (view, name), readers in found.items()
+            (view or None, name): _points(CATALOGUE[name], steps, start, step)
+            for (view, name), (_, steps) in longest.items()
         },
         resolution=source.resolution,
+        absences={
+            (view or None, name): {start + number * step: reason for number, reason in steps.items()}
+            for (view, name), steps in reasons.items()
+            if steps
+        },
     )
 
 
@@ -144,10 +156,7 @@ def _merge(metric: Metric, before: StepPart | None, part: StepPart) -> StepPart:
     return max(before, part, key=lambda one: one[1])
 
 
-def _points(
-    metric: Metric, readers: Mapping[str, Mapping[int, StepPart]], start: int, step: int
-) -> list[tuple[int, Value]]:
-    _, steps = max(sorted(readers.items()), key=lambda item: len(item[1]))
+def _points(metric: Metric, steps: Mapping[int, StepPart], start: int, step: int) -> list[tuple[int, Value]]:
     return [(start + number * step, _value(metric, part)) for number, part in sorted(steps.items())]
 
 
@@ -174,21 +183,14 @@ def _check(metrics: Sequence[str], start: int, end: int, step: int) -> list[Metr
     return checked
 
 
-_XID_TIME = CATALOGUE[XID_LAST_AT]
-_OF_XID = frozenset({XID_LAST, XID_LAST_AT})
-_TOO_EARLY = "ifNull({time} < {{xids_since:Float64}}, 0)"
-
-
 def _is_mean(metric: Metric) -> bool:
     """Return whether a step has the mean of a metric. The mean of two XIDs would be a third one."""
-    return metric.kind is MetricKind.GAUGE and metric.name not in _OF_XID
+    return metric.kind is MetricKind.GAUGE and metric.name not in xids.NEWEST
 
 
 def _sample_aggregates(metric: Metric) -> tuple[str, str]:
     """Return the SQL expressions for the parts of a step, from samples."""
-    cell = value_expression(metric)
-    if metric.name in _OF_XID:
-        cell = f"if({_TOO_EARLY.format(time=value_expression(_XID_TIME))}, NULL, {cell})"
+    cell = xids.sample_cell(metric) if metric.name in xids.FILTERED else value_expression(metric)
     if _is_mean(metric):
         return f"sum(toFloat64({cell}))", f"count({cell})"
     return f"argMax({cell}, measured_at)", f"maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
@@ -204,23 +206,14 @@ def _window_aggregates(metric: Metric) -> tuple[str, str]:
             return value, f"sum({metric.name}_count)"
         last = f"{metric.name}_last"
         return f"argMax({last}, at)", f"maxIf({instant}, isNotNull({last}))"
+    if metric.name in xids.FILTERED:
+        return xids.window_aggregates(metric, instant)
     prefix = f"tail_{metric.kind.value}"
     place = f"indexOf({prefix}_ids, {metric.id})"
-    if metric.name in _OF_XID:
-        return _xid_aggregates(metric, prefix, place, instant)
     if metric.kind is MetricKind.GAUGE:
         return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}])", f"sum({prefix}_count[{place}])"
     present = f"has({prefix}_ids, {metric.id})"
     return f"argMaxIf({prefix}_last[{place}], at, {present})", f"maxIf({instant}, {present})"
-
-
-def _xid_aggregates(metric: Metric, prefix: str, place: str, instant: str) -> tuple[str, str]:
-    """Return the parts for the newest XID or its time. A window in which the XID changed does not show the new one."""
-    at = f"indexOf({prefix}_ids, {_XID_TIME.id})"  # 0 if it is missing
-    is_present = f"{place} > 0 AND ({at} = 0 OR NOT {_TOO_EARLY.format(time=f'{prefix}_max[{at}]')})"
-    newest = f"{prefix}_max[{place}]"
-    cell = newest if metric is _XID_TIME else f"if({prefix}_min[{place}] = {newest}, {newest}, NULL)"
-    return f"tupleElement(argMaxIf(tuple({cell}), at, {is_present}), 1)", f"maxIf({instant}, {is_present})"
 
 
 def _value(metric: Metric, part: StepPart) -> Value:

@@ -9,7 +9,7 @@ from gpufleet.fleet.facts.metrics import FACT_METRICS
 from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
 from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.stored.samples import (
@@ -27,14 +27,15 @@ from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_ob
 from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
 from gpufleet.stores.clickhouse.machines.events import fetch_events
 from gpufleet.stores.clickhouse.machines.holder_states import fetch_holder_states
-from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings
+from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings, fetch_slurm_jobs
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.status import (
     fetch_reporters_of_text,
     fetch_reporters_of_view,
+    fetch_shared_gpus,
     fetch_views_with_prefix,
 )
-from gpufleet.stores.clickhouse.machines.summaries import fetch_pci_gpu_counts, fetch_summaries
+from gpufleet.stores.clickhouse.machines.summaries import fetch_numa_nodes, fetch_pci_gpu_counts, fetch_summaries
 from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -85,10 +86,20 @@ class StoreQueries:
         with translate_errors(f"{self._dsn.shown}: PCI GPU counts"):
             return fetch_pci_gpu_counts(self._handles.reader, cluster, machines)
 
+    def numa_nodes(self, cluster: str, machines: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Return machine id to the NUMA nodes of its PCI slots; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: NUMA nodes"):
+            return fetch_numa_nodes(self._handles.reader, cluster, machines)
+
     def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the machines that ever reported a view; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: reporters of a view"):
             return fetch_reporters_of_view(self._handles.reader, cluster, view)
+
+    def shared_gpus(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        """Return the GPUs that several machines reported; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: GPUs of several machines"):
+            return fetch_shared_gpus(self._handles.reader, cluster)
 
     def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
         """Return the views whose key starts with one of these; see `ports.SampleStore`."""
@@ -104,6 +115,11 @@ class StoreQueries:
         """Return matching holdings; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: holdings"):
             return fetch_holdings(self._handles.reader, query)
+
+    def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
+        """Return jobs of known SLURM clusters; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: SLURM jobs"):
+            return fetch_slurm_jobs(self._handles.reader, query)
 
     def holder_states(
         self, cluster: str, machines: Sequence[str], since: int

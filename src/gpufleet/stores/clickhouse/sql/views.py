@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
+from gpufleet.model.kubernetes import CopyState
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.time import NANOS
@@ -72,15 +73,30 @@ _UNTIL = (
 
 _KNOWN_AT = "least(observed_at, reported_at)"
 
-_PODS = (
-    f"(SELECT cluster, uid, argMaxIf(tuple(namespace, name, node, queue, content), {_KNOWN_AT}, is_end = 0) AS newest, "  # noqa: S608 - names are constants
-    f"maxIf({_KNOWN_AT}, is_end = 0) AS known_at, argMax((is_end, ended_at), ({_KNOWN_AT}, is_end = 0)) AS last "
-    f"FROM cluster_objects FINAL WHERE kind = '{ObjectKind.POD}' GROUP BY cluster, uid HAVING countIf(is_end = 0) > 0)"
-)
-"""Newest state of each pod, by the rule of `fleet.cluster_objects` for collectors whose clocks agree."""
-
 _OLDEST = f"now64(9, 'UTC') - INTERVAL {OBJECT_TTL_NS // NANOS} SECOND"
-_ENDED_AT = f"multiIf(last.1 = 1, last.2, known_at < {_OLDEST}, known_at, NULL)"
+
+_POD_COPY = f"arrayFirst(c -> JSONExtractString(c, 'resource') = '{ObjectKind.POD}', JSONExtractArrayRaw(copies))"
+
+_COPIES_OF_PODS = f"""(SELECT cluster, maxIf(
+        if(state = '{CopyState.SYNCED}', toUnixTimestamp64Nano({_KNOWN_AT}), JSONExtractInt(copy, 'since')),
+        state IN ('{CopyState.SYNCED}', '{CopyState.STALE}', '{CopyState.FORBIDDEN}')) AS current_at
+    FROM (SELECT *, {_POD_COPY} AS copy, JSONExtractString(copy, 'state') AS state FROM collectors FINAL)
+    WHERE {_KNOWN_AT} >= {_OLDEST} GROUP BY cluster)"""  # noqa: S608 - names are constants
+"""Newest instant at which a present collector of a cluster had a current copy of the pods, in nanoseconds; or 0."""
+
+_PODS = f"""(SELECT cluster, uid, newest, known_at, last, current_at FROM (
+        SELECT cluster, uid, argMaxIf(tuple(namespace, name, node, queue, content), {_KNOWN_AT}, is_end = 0) AS newest,
+            maxIf({_KNOWN_AT}, is_end = 0) AS known_at, argMax((is_end, ended_at), ({_KNOWN_AT}, is_end = 0)) AS last
+        FROM cluster_objects FINAL WHERE kind = '{ObjectKind.POD}' GROUP BY cluster, uid HAVING countIf(is_end = 0) > 0
+    ) AS pods LEFT JOIN {_COPIES_OF_PODS} AS copies USING (cluster))"""  # noqa: S608 - names are constants
+"""Newest state of each pod, by the rules of `fleet.cluster_objects` for collectors whose clocks agree."""
+
+_JUDGED_AT = "if(current_at = 0, now64(9, 'UTC'), least(now64(9, 'UTC'), fromUnixTimestamp64Nano(current_at, 'UTC')))"
+"""Time for which the presence of pods is judged: `fleet.cluster_objects.judged_at`."""
+
+_ENDED_AT = (
+    f"multiIf(last.1 = 1, last.2, known_at < {_JUDGED_AT} - INTERVAL {OBJECT_TTL_NS // NANOS} SECOND, known_at, NULL)"
+)
 
 _LAST_OWNER = "JSONExtractString(JSONExtractArrayRaw(newest.5, 'owners')[-1], '{}')"
 
@@ -213,6 +229,7 @@ VIEWS = (
             ViewColumn("qos", "holder_qos", "SLURM's quality of service of a job, or empty"),
             ViewColumn("array_job", "holder_array_job", "id of the job array, or empty"),
             ViewColumn("array_task", "holder_array_task", "number of the job in its array, or empty"),
+            ViewColumn("slurm_cluster", "holder_slurm_cluster", "SLURM cluster of the job, or empty"),
             ViewColumn("nodes", "holder_nodes", "nodes of the whole job, or 0"),
             ViewColumn("gpus", "holder_gpus", "GPUs of the whole job, or 0"),
             ViewColumn(
@@ -236,6 +253,7 @@ VIEWS = (
                 "share", "share", "`exclusive`, `timeslice` (also MPS under Kubernetes), `mps`, `mig`, `vgpu` or `dra`"
             ),
             ViewColumn("replicas", "replicas", "replicas of a shared device that the holder has, or 0"),
+            ViewColumn("total_replicas", "total_replicas", "replicas that the device is shared into, or 0 if unknown"),
             ViewColumn("claim", "claim", "`namespace/name` of the resource claim, or empty"),
             ViewColumn("since", "since", "start of the holding, as reported"),
             ViewColumn(
@@ -311,7 +329,11 @@ VIEWS = (
             ViewColumn("owner_name", _LAST_OWNER.format("name"), "name of its last known owner, or empty"),
             ViewColumn("requests", _REQUESTS, "number of devices by resource"),
             ViewColumn("reported_at", "known_at", "time of the newest report of it"),
-            ViewColumn("ended_at", _ENDED_AT, "its end, or its last report if none followed in time; else NULL"),
+            ViewColumn(
+                "ended_at",
+                _ENDED_AT,
+                "its end, or its last report if none followed while the collector could read pods; else NULL",
+            ),
         ),
         source=_PODS,
     ),

@@ -56,6 +56,7 @@ export function allocationPage({ client }, id) {
       usage.node,
     ),
     period: 15_000,
+    subject: () => ({ topic: "allocation", id }),
     async refresh(signal) {
       const answer = await client.get(`${path}/metrics`, {}, signal);
       replace(parts.summary, summaryOf(answer, client.now()));

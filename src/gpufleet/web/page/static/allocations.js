@@ -47,6 +47,7 @@ export function allocationsPage({ client }) {
     title: "Allocations",
     node: section("Allocations", list),
     period: 60_000,
+    subject: () => ({ topic: "allocations" }),
     refresh: load,
     reload: () => undefined,
   };

@@ -1,6 +1,9 @@
-/** Client of the hub's API. The token stays in memory and is sent in a header: there are no cookies. */
+/** Client of the API of a hub or an agent. The token stays in memory and is sent in a header: there are no cookies. */
 
 const TIMEOUT_MS = 60_000;
+
+/** A stream without a byte for this long is broken: the hub sends a comment every 10 s. */
+const SILENCE_MS = 30_000;
 
 /** Error response of the hub, or no response (`status` 0). */
 export class ApiError extends Error {
@@ -58,19 +61,46 @@ export class Client {
     return { items: await answer.json(), next: nextCursor(answer.headers.get("link")) };
   }
 
-  async #request(path, parameters, signal, method = "GET", body = undefined) {
+  /**
+   * Yield the name of each server-sent event of a path, and "" for a comment, until the response ends. EventSource
+   * cannot send the token. Throws ApiError.
+   */
+  async *events(path, parameters, signal) {
+    const silence = new AbortController();
+    let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+    try {
+      const both = AbortSignal.any([signal, silence.signal]);
+      const answer = await this.#request(path, parameters, both, "GET", undefined, "text/event-stream");
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        clearTimeout(timer);
+        timer = setTimeout(() => silence.abort(), SILENCE_MS);
+        const blocks = (rest + value).split("\n\n");
+        rest = blocks.pop();
+        for (const block of blocks) yield /^event: (.*)$/m.exec(block)?.[1] ?? "";
+      }
+    } finally {
+      clearTimeout(timer);
+      silence.abort();
+    }
+  }
+
+  async #request(path, parameters, signal, method = "GET", body = undefined, accept = "application/json") {
     const url = new URL(path, this.#root);
     for (const [name, value] of Object.entries(parameters)) {
       for (const one of [value].flat()) if (one !== null && one !== undefined) url.searchParams.append(name, one);
     }
-    const timeout = AbortSignal.timeout(TIMEOUT_MS);
+    const timeout = accept === "application/json" ? AbortSignal.timeout(TIMEOUT_MS) : new AbortController().signal;
     let answer;
     try {
       answer = await fetch(url, {
         method,
         body: body === undefined ? undefined : JSON.stringify(body),
         headers: {
-          accept: "application/json",
+          accept,
           ...(body === undefined ? {} : { "content-type": "application/json" }),
           ...(this.#token ? { authorization: `Bearer ${this.#token}` } : {}),
         },
@@ -81,7 +111,7 @@ export class Client {
       });
     } catch (error) {
       if (signal?.aborted) throw error;
-      const detail = timeout.aborted ? `no response within ${TIMEOUT_MS / 1000} s` : "the hub cannot be reached";
+      const detail = timeout.aborted ? `no response within ${TIMEOUT_MS / 1000} s` : "the server cannot be reached";
       throw new ApiError(0, "unreachable", detail);
     }
     const at = Date.parse(answer.headers.get("date") ?? "");

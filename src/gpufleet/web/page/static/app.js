@@ -1,5 +1,6 @@
-/** The page: sign-in, routes and refreshes. */
+/** The page of a hub or an agent: sign-in, routes and refreshes. */
 
+import { devicePage, machinePage } from "./agent.js";
 import { allocationPage } from "./allocation.js";
 import { allocationsPage } from "./allocations.js";
 import { Client } from "./api.js";
@@ -11,13 +12,24 @@ import { clockText } from "./format.js";
 import { gpuPage } from "./gpu.js";
 import { nodePage } from "./node.js";
 import { signInPage } from "./signin.js";
+import { UpdateStream } from "./updates.js";
 import { loadVocabulary, vocabulary } from "./vocabulary.js";
 
-/** URL of the hub: two levels above the files of the page, below any path prefix. */
+/** URL of the hub or agent: two levels above the files of the page, below any path prefix. */
 const HUB = new URL("../../", import.meta.url);
 
 const READERS = ["operator", "admin"];
+
+/** Whether an agent serves the page. Its token, if it has one, is that of an operator of the node. */
+const IS_AGENT = document.body.dataset.site === "agent";
 const LONGEST_DELAY_MS = 300_000;
+
+/** Minimum interval of refreshes after marks, and the time over which the refreshes of many pages are spread. */
+const SOONEST_MS = 4_000;
+const SPREAD_MS = 1_000;
+
+/** Period while a page has a stream. What no longer reports gets no mark. */
+const STREAMED_PERIOD_MS = 60_000;
 
 const header = document.getElementById("header");
 const notice = document.getElementById("notice");
@@ -39,9 +51,13 @@ function showHeader() {
       : element(
           "nav",
           { "aria-label": "Pages" },
-          readsAll ? link("#/fleet", "Fleet") : null,
-          readsAll ? link("#/findings", "Findings") : null,
-          link("#/allocations", "Allocations"),
+          IS_AGENT
+            ? link("#/node", "Node")
+            : [
+                readsAll ? link("#/fleet", "Fleet") : null,
+                readsAll ? link("#/findings", "Findings") : null,
+                link("#/allocations", "Allocations"),
+              ],
         ),
     session === null ? "" : element("span", { class: "who" }, ...whoText(session.access)),
     session === null || session.isOpen
@@ -66,9 +82,15 @@ function showNotice(text) {
 /** Sign in with a token, or null on a hub without tokens. Throws ApiError. */
 async function signIn(token) {
   const client = new Client(HUB, token);
-  const access = await client.get("v1/access");
+  const access = IS_AGENT ? await agentAccess(client) : await client.get("v1/access");
   session = { client, access, isOpen: token === null };
   route();
+}
+
+/** Return the access to an agent, which has no roles. Throws ApiError if it rejects the token. */
+async function agentAccess(client) {
+  const { node } = await client.get("v1/snapshot");
+  return { id: node.name, roles: ["operator"] };
 }
 
 /** Remove the token and everything that was loaded with it. */
@@ -77,7 +99,7 @@ function signOut(reason) {
   session = null;
   status.textContent = "";
   showHeader();
-  const page = signInPage(signIn, reason);
+  const page = signInPage(signIn, reason, IS_AGENT ? "agent" : "hub");
   show(page);
 }
 
@@ -93,6 +115,7 @@ function show(page) {
 function pageOf(path, context) {
   const [name, id] = path.replace(/^#\/?/, "").split("/");
   const text = id === undefined ? undefined : decode(id);
+  if (IS_AGENT) return name === "gpus" && text ? devicePage(context, text) : machinePage(context);
   const readsAll = canReadAll(context.access);
   if (name === "allocations" && text) return allocationPage(context, text);
   if (name === "findings" && text) return findingPage({ ...context, isOperator: readsAll }, text);
@@ -132,20 +155,27 @@ function route() {
   stop = keepRefreshing(page);
 }
 
-/** Refresh a page at its period while it is visible. After a failure the interval doubles, up to five minutes. */
+/**
+ * Refresh a page while it is visible: after each mark of its stream, and at its period while it has no stream. After a
+ * failure the interval doubles, up to five minutes.
+ */
 function keepRefreshing(page) {
   const controller = new AbortController();
   const { signal } = controller;
   let timer = 0;
   let failures = 0;
   let running = false;
+  let changed = false;
   let refreshedAt = null;
+  let following = null;
+  const stream = new UpdateStream(session.client, onChange, schedule);
 
   async function refresh() {
     clearTimeout(timer);
     if (running || signal.aborted) return;
     if (document.hidden) return;
     running = true;
+    changed = false;
     try {
       await page.refresh(signal);
       if (signal.aborted) return;
@@ -153,6 +183,7 @@ function keepRefreshing(page) {
       refreshedAt = Date.now();
       showNotice("");
       status.textContent = `Version ${vocabulary().version}. Refreshed at ${clockText(refreshedAt)}.`;
+      follow();
     } catch (error) {
       if (signal.aborted) return;
       failures += 1;
@@ -161,13 +192,41 @@ function keepRefreshing(page) {
     } finally {
       running = false;
     }
-    const delay = Math.min(LONGEST_DELAY_MS, page.period * 2 ** Math.min(failures, 10));
-    timer = setTimeout(refresh, delay * (0.9 + 0.2 * Math.random()));
+    schedule();
+  }
+
+  /** Set the time of the next refresh. */
+  function schedule() {
+    clearTimeout(timer);
+    if (running || signal.aborted) return;
+    const since = refreshedAt === null ? 0 : Date.now() - refreshedAt;
+    if (changed && failures === 0) {
+      const soonest = (page.soonest ?? SOONEST_MS) - since;
+      timer = setTimeout(refresh, Math.max(0, soonest) + Math.random() * SPREAD_MS);
+      return;
+    }
+    const period = stream.isOpen ? Math.max(page.period, STREAMED_PERIOD_MS) : page.period;
+    const delay = Math.min(LONGEST_DELAY_MS, period * 2 ** Math.min(failures, 10));
+    timer = setTimeout(refresh, Math.max(0, delay * (0.9 + 0.2 * Math.random()) - (failures === 0 ? since : 0)));
+  }
+
+  function onChange() {
+    if (changed) return;
+    changed = true;
+    schedule();
+  }
+
+  /** Open the stream of a visible page. */
+  function follow() {
+    const subject = page.subject?.() ?? null;
+    if (following !== null || subject === null || document.hidden) return;
+    following = new AbortController();
+    void stream.follow(subject, AbortSignal.any([signal, following.signal]));
   }
 
   function onFailure(error) {
     if (error.status === 401) {
-      signOut(`The hub no longer accepts the token: ${error.message}`);
+      signOut(`The token is no longer accepted: ${error.message}`);
       return;
     }
     const shown = refreshedAt === null ? "" : ` The values below are those of ${clockText(refreshedAt)}.`;
@@ -176,7 +235,13 @@ function keepRefreshing(page) {
     else if (error.isTemporary === undefined) console.error(error);
   }
 
-  const onVisible = () => void refresh();
+  const onVisible = () => {
+    if (document.hidden) {
+      following?.abort(); // a browser opens few connections to a hub
+      following = null;
+    }
+    void refresh();
+  };
   document.addEventListener("visibilitychange", onVisible);
   signal.addEventListener("abort", () => {
     clearTimeout(timer);

@@ -8,26 +8,28 @@ const APART = new Set(["name", "log_seq"]);
 
 /** Return a short text of an event: kind, code and name. */
 export function eventText(event) {
-  return [event.kind, event.code ? String(event.code) : "", event.attributes.name ?? ""].filter(Boolean).join(" ");
+  return [event.kind, event.code ? String(event.code) : "", event.attributes?.name ?? ""].filter(Boolean).join(" ");
 }
 
 /** Create the table of a page of events, newest first. */
 export function eventTable({ events, next }) {
   if (events.length === 0) return element("p", null, "No event.");
+  const isReceived = events.some((event) => event.received_at); // an agent's own events are not
   const rows = events.map((event) => [
     timeText(event.at),
     foreign(eventText(event)),
     foreign(event.device ?? "machine"),
     foreign(
-      Object.entries(event.attributes)
+      Object.entries(event.attributes ?? {})
         .filter(([name]) => !APART.has(name))
         .map(([name, value]) => `${name} ${value}`)
         .join(", "),
     ),
-    delayText(event),
+    ...(isReceived ? [delayText(event)] : []),
   ]);
+  const columns = ["Time", "Event", "Device", "Attributes", ...(isReceived ? ["Received"] : [])];
   return [
-    table("Events", ["Time", "Event", "Device", "Attributes", "Received"], rows),
+    table("Events", columns, rows),
     next === null || next === undefined ? null : element("p", { class: "muted" }, "Older events are not shown here."),
   ];
 }

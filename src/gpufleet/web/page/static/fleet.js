@@ -15,6 +15,8 @@ export function fleetPage({ client, go }) {
     title: "Fleet",
     node: element("div", null, summary, section("Clusters", clusters), nodes.node),
     period: 15_000,
+    soonest: 15_000,
+    subject: () => ({ topic: "fleet" }),
     async refresh(signal) {
       const fleet = await client.get("v1/fleet", {}, signal);
       replace(summary, summaryOf(fleet));

@@ -11,6 +11,7 @@ import { sentence } from "./vocabulary.js";
 /** Create the page of a device by its id. */
 export function gpuPage({ client }, id) {
   const parts = { summary: element("div"), readings: element("div"), history: element("div"), events: element("div") };
+  let machine = null;
   return {
     title: "GPU",
     node: element(
@@ -22,9 +23,11 @@ export function gpuPage({ client }, id) {
       section("Events of the last day", parts.events),
     ),
     period: 15_000,
+    subject: () => (machine === null ? null : { topic: "machine", id: machine }),
     async refresh(signal) {
       const record = await client.get(gpuPath(id), {}, signal);
       const { device } = record;
+      machine = device.machine;
       replace(parts.summary, summaryOf(record));
       replace(parts.readings, readingTables(device.id, device.readings, device.dimensions));
       replace(parts.history, historyTables(record.history));

@@ -29,7 +29,7 @@ const METRICS = {
   host_memory_available_bytes: "Memory available",
 };
 
-const NO_REASON = "No sample was received, or its reading was absent: the series does not state which.";
+const NO_SAMPLE = "No sample is stored for this time.";
 
 /** Section with a chart for each metric. It loads at most once per step of the range. */
 export class HistorySection {
@@ -137,7 +137,11 @@ export class HistorySection {
       const lines = series.map((one) => ({
         of: one,
         label: this.#label(one),
-        points: one.points.map(({ at, value }) => [Date.parse(at), typeof value === "number" ? value : null]),
+        points: one.points.map(({ at, value, absent }) => [
+          Date.parse(at),
+          typeof value === "number" ? value : null,
+          absent ?? null,
+        ]),
       }));
       const aligned = alignSeries(lines, start, end, step);
       for (const line of aligned) line.why = this.#explain(line, answer, step);
@@ -164,7 +168,9 @@ export class HistorySection {
       if (from !== null && at < start && start <= from) return `The allocation began on ${timeText(from)}.`;
       if (to !== null && at + step > end && at >= to) return `The allocation ended on ${timeText(to)}.`;
       if (!line.covers(at)) return "The allocation is not known to have had the device then.";
-      if (at <= last || !reading?.absent) return NO_REASON;
+      const reason = line.absence(at);
+      if (reason !== null) return `${reason}. ${absenceText(reason, "")}`;
+      if (at <= last || !reading?.absent) return NO_SAMPLE;
       const when = reading.measured_at ? `, ${timeText(reading.measured_at)}` : "";
       return `Newest reading${when}: ${reading.absent}. ${absenceText(reading.absent, reading.detail)}`;
     };

@@ -33,6 +33,7 @@ export function nodePage({ client }, id) {
       section("Events of the last day", parts.events),
     ),
     period: 15_000,
+    subject: () => ({ topic: "machine", id }),
     async refresh(signal) {
       const record = await client.get(path, {}, signal);
       replace(parts.summary, summaryOf(record));

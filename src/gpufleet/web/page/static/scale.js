@@ -5,7 +5,8 @@ const TIME_STEPS = [10 * 60e3, 15 * 60e3, 30 * 60e3, 3600e3, 4 * 3600e3, 86400e3
 
 /**
  * Place the points of series on one grid of steps from `start` to `end`, aligned to the earliest point; instants in ms.
- * Each series gets `points`, with null for a step without a point, and `covers(instant)`: whether it had a point.
+ * A point is [instant, value or null, reason of a null value or null]. Each series gets `points`, with a null value for a
+ * step without a point, `covers(instant)`: whether it had a point, and `absence(instant)`: its reason or null.
  */
 export function alignSeries(series, start, end, step) {
   const base = series.reduce((low, one) => Math.min(low, one.points[0]?.[0] ?? Infinity), Infinity);
@@ -14,8 +15,13 @@ export function alignSeries(series, start, end, step) {
   const count = Math.max(1, Math.ceil((end - base) / step) - first);
   const instants = Array.from({ length: count }, (_, place) => base + (first + place) * step);
   return series.map((one) => {
-    const values = new Map(one.points.map(([at, value]) => [base + Math.floor((at - base) / step) * step, value]));
-    return { ...one, points: instants.map((at) => [at, values.get(at) ?? null]), covers: (at) => values.has(at) };
+    const placed = new Map(one.points.map(([at, ...rest]) => [base + Math.floor((at - base) / step) * step, rest]));
+    return {
+      ...one,
+      points: instants.map((at) => [at, placed.get(at)?.[0] ?? null]),
+      covers: (at) => placed.has(at),
+      absence: (at) => placed.get(at)?.[1] ?? null,
+    };
   });
 }
 

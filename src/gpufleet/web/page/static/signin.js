@@ -2,8 +2,11 @@
 
 import { element, printable } from "./dom.js";
 
-/** Create the page. `signIn` takes a token and throws ApiError; `reason` states why the caller was signed out. */
-export function signInPage(signIn, reason) {
+/**
+ * Create the page. `signIn` takes a token and throws ApiError; `reason` states why the caller was signed out; `site` is
+ * what serves the page.
+ */
+export function signInPage(signIn, reason, site) {
   const message = element("p", { class: reason ? "error" : "", role: "alert" }, reason ? printable(reason) : "");
   const input = element("input", {
     id: "token",
@@ -46,7 +49,7 @@ export function signInPage(signIn, reason) {
   const form = element(
     "form",
     { class: "signin", on: { submit } },
-    element("label", { for: "token" }, "Token of this hub"),
+    element("label", { for: "token" }, `Token of this ${site}`),
     input,
     button,
     element(

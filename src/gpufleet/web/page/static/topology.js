@@ -33,7 +33,7 @@ export function linkEnds(gpus) {
 
 /** Return what the records do not show, as sentences. */
 export function unknownParts({ gpus, orphans }) {
-  const texts = ["PCIe switches and the NUMA node of a GPU's slot are not in the hub's answers."];
+  const texts = ["PCIe switches are not in the hub's answers."];
   if (linkEnds(gpus).some((name) => name !== PEERS.switch)) {
     texts.push("The driver reports the type of the device at the other end of an NVLink, not which device it is.");
   }
@@ -52,7 +52,7 @@ function viewKey(device) {
   return device.id.split("/").slice(2).join("/");
 }
 
-function gpuOf({ device, index }) {
+function gpuOf({ device, index, numa_node: slotNode }) {
   const { readings, dimensions = [] } = device;
   const address = device.pci_address ?? readings.gpu_pci_address?.value ?? null;
   const memoryNode = numberOf(readings.gpu_memory_numa_node);
@@ -62,6 +62,7 @@ function gpuOf({ device, index }) {
     address,
     domain: address?.split(":")[0] ?? null,
     order: address ?? `~${device.id}`,
+    slotNode: slotNode ?? null,
     memoryNode,
     isOnBusOnly: device.side === "pci_only",
     pcie: pcieOf(readings),

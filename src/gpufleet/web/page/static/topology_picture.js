@@ -75,6 +75,7 @@ function tableOf({ gpus, orphans }) {
     element("a", { href: gpuLink(gpu.id), "data-key": `topology ${gpu.id}` }, foreign(gpu.name)),
     foreign(gpu.address ?? "unknown"),
     foreign(gpu.pcie.text),
+    gpu.slotNode === null ? "unknown" : String(gpu.slotNode),
     gpu.memoryNode === null ? "unknown" : String(gpu.memoryNode),
     foreign(gpu.nvlink.text),
     gpu.nvlink.ends.length === 0 ? "unknown" : endsText(gpu.nvlink.ends),
@@ -85,6 +86,7 @@ function tableOf({ gpus, orphans }) {
     "GPU",
     "PCI address",
     "PCIe link",
+    "NUMA node of its slot",
     "NUMA node of its memory",
     "NVLinks",
     "Other ends",
@@ -143,7 +145,10 @@ function labelOf(gpus, ends) {
 /** Return lines, chips and height of the box of a GPU. A narrow picture has the texts of the links in the box. */
 function contentOf(gpu, { isWide, ends: all }, width) {
   const isOnLine = isWide && all.length === 1 && gpu.nvlink.ends.length > 0;
-  const node = gpu.memoryNode === null ? "" : `, memory is NUMA node ${gpu.memoryNode}`;
+  const node = [
+    gpu.slotNode === null ? "" : `, NUMA node ${gpu.slotNode}`,
+    gpu.memoryNode === null ? "" : `, memory is NUMA node ${gpu.memoryNode}`,
+  ].join("");
   const ends = gpu.nvlink.ends.length === 0 ? "" : `; ${endsText(gpu.nvlink.ends)}`;
   const lines = [
     { text: gpu.name, class: "title" },

@@ -195,6 +195,7 @@ CREATE TABLE IF NOT EXISTS holdings (
     `holder_qos` String CODEC(ZSTD(1)),
     `holder_array_job` String CODEC(ZSTD(1)),
     `holder_array_task` String CODEC(ZSTD(1)),
+    `holder_slurm_cluster` String CODEC(ZSTD(1)),
     `holder_owner_kinds` Array(String) CODEC(ZSTD(1)),
     `holder_owner_names` Array(String) CODEC(ZSTD(1)),
     `holder_owner_uids` Array(String) CODEC(ZSTD(1)),
@@ -214,6 +215,7 @@ CREATE TABLE IF NOT EXISTS holdings (
     `steps` Array(String) CODEC(ZSTD(1)),
     `share` LowCardinality(String) CODEC(ZSTD(1)),
     `replicas` UInt64 CODEC(ZSTD(1)),
+    `total_replicas` UInt64 CODEC(ZSTD(1)),
     `claim` String CODEC(ZSTD(1)),
     `since` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
     `until` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
@@ -222,6 +224,9 @@ CREATE TABLE IF NOT EXISTS holdings (
     `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
     INDEX `holder_id` `holder_id` TYPE bloom_filter(0.01) GRANULARITY 1,
+    INDEX `holder_name` `holder_name` TYPE bloom_filter(0.01) GRANULARITY 1,
+    INDEX `holder_namespace` `holder_namespace` TYPE bloom_filter(0.01) GRANULARITY 1,
+    INDEX `holder_user` `holder_user` TYPE bloom_filter(0.01) GRANULARITY 1,
     INDEX `holder_array_job` `holder_array_job` TYPE bloom_filter(0.01) GRANULARITY 1,
     INDEX `holder_owner_names` `holder_owner_names` TYPE bloom_filter(0.01) GRANULARITY 1
 ) ENGINE = ReplicatedReplacingMergeTree(reported_at)
@@ -240,7 +245,8 @@ CREATE TABLE IF NOT EXISTS holder_states (
     `states` Array(String) CODEC(ZSTD(1)),
     `details` Array(String) CODEC(ZSTD(1)),
     `unresolved_sources` Array(String) CODEC(ZSTD(1)),
-    `unresolved_names` Array(UInt64) CODEC(ZSTD(1))
+    `unresolved_names` Array(UInt64) CODEC(ZSTD(1)),
+    `unresolved_examples` Array(Array(String)) CODEC(ZSTD(1))
 ) ENGINE = ReplicatedReplacingMergeTree(reported_at)
 ORDER BY (cluster, machine, sender, epoch)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;

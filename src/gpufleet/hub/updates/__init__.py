@@ -1,0 +1,1 @@
+"""Live updates of pages: marks of what has changed."""
