@@ -38,9 +38,11 @@ test-long: test ## All tests with many more generated examples and crash rounds;
 KUBECONFIG ?=
 
 .PHONY: test-kube
-test-kube: setup ## The contract of the Kubernetes client with the cluster of KUBECONFIG=file; creates a namespace and deletes it
+test-kube: setup ## Kubernetes client and pod security with the cluster of KUBECONFIG=file; creates namespaces and deletes them
 	@test -n "$(KUBECONFIG)" || { echo "Name the cluster: make test-kube KUBECONFIG=file"; exit 2; }
-	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q tests/holders/kubernetes/test_contract.py
+	@$(BIN)/python tests/support/peers.py fetch helm
+	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q tests/holders/kubernetes/test_contract.py \
+		tests/deploy/test_pod_security.py
 
 .PHONY: check
 check: setup ## The two-minute loop: lint and the tests of the pure packages
@@ -76,8 +78,15 @@ format: setup ## Let ruff put the code in shape
 	$(BIN)/ruff format
 
 .PHONY: docs
-docs: setup ## Render the reference pages that come from the code
+docs: setup ## Render the reference pages that come from the code, and the diagrams
 	$(BIN)/python -m gpufleet.cli.docs
+	@$(BIN)/python tests/support/peers.py fetch dot
+	$(BIN)/python -m tools.diagrams "$$($(BIN)/python tests/support/peers.py list | awk '$$1 == "dot" {print $$2}')"
+
+.PHONY: picture
+picture: setup ## Take the picture of README.md: the web page of a hub with a simulated fleet
+	@$(BIN)/python tests/support/peers.py fetch chromium
+	$(BIN)/python -m tools.picture
 
 .PHONY: manifests
 manifests: setup ## Render the rules of the Helm chart, and the plain manifests of deploy/kubernetes
@@ -92,6 +101,13 @@ bench: setup ## Measure; figures and method in docs/performance.md
 .PHONY: soak
 soak: setup ## A fifteenth of the fleet goal for MINUTES (60), with queries beside it; fails if memory grows or a row is lost
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+
+NODES ?= 200
+HOURS ?= 24
+
+.PHONY: clean-fleet
+clean-fleet: setup ## NODES (200) without faults for HOURS (24) of simulated time; fails at any finding
+	nice $(BIN)/python -m benchmarks.clean_fleet --nodes $(NODES) --hours $(HOURS)
 
 SEED ?=
 

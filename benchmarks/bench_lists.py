@@ -19,6 +19,7 @@ from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.claim_holders import ClaimHolders
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.fleet import FleetPages
 from gpufleet.hub.query.paging import PageRequest
@@ -61,7 +62,10 @@ def main() -> None:
             clock = FakeClock(START + STEP_NS)
             lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
             joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
-            lists = FleetPages(registry=registry, store=store, joins=joins, clock=clock, stale_after_seconds=90)
+            claimed = ClaimHolders(store=store, lookup=lookup, joins=joins, clock=clock)
+            lists = FleetPages(
+                registry=registry, store=store, joins=joins, claimed=claimed, clock=clock, stale_after_seconds=90
+            )
             instant = LivenessSnapshot(Senders(IngestClock(clock)), now=clock.now_ns(), unflushed_since=None)
             every = registry.machines()
             keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]

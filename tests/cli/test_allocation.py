@@ -86,3 +86,16 @@ async def test_short_id_of_another_machine_is_an_error(site: Site, command: tupl
     done = await asyncio.to_thread(gpufleet, *command, "node-a/1d:00.0", "--hub", site.hub.url)
     assert (done.returncode, done.stdout) == (1, "")
     assert "node-a" in done.stderr
+
+
+async def test_unknown_cluster_is_an_error_with_suggestions(site: Site) -> None:
+    done = await put(site, FIRST, "--cluster", "locl")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "did you mean local?" in done.stderr
+
+
+async def test_target_that_is_not_known_yet_is_noted_with_suggestions(site: Site) -> None:
+    arguments = ("allocation", "put", "b", "--kind", "bare_metal", "--target", "node-b", "--hub", site.hub.url)
+    done = await asyncio.to_thread(gpufleet, *arguments)
+    assert json.loads(done.stdout)["id"] == "b"
+    assert "did you mean node-a?" in done.stderr

@@ -15,7 +15,10 @@ import pytest
 
 from gpufleet.cli.fetch import get
 from gpufleet.codecs.batch import encode
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
+from gpufleet.model.reading import Sample
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
@@ -105,6 +108,25 @@ async def test_lists_of_nodes_machines_gpus_and_senders(site: Site) -> None:
     assert (code, [one["gpus"] for one in json.loads(out)["items"]], json.loads(out)["next"]) == (0, [2], None)
     code, out, _ = await run("query", "senders", "--json", *hub)
     assert (code, json.loads(out)[0]["missing"]) == (0, 1)
+
+
+async def test_probe_of_machines_is_listed_on_request(site: Site) -> None:
+    at = now()
+    values: dict[str, int | float | str | Absent] = {
+        "probe_hugepages": "2048kB: 7",
+        "probe_boot_kernel_seconds": 2.5,
+        "probe_docker_version": "\x1b[2J",
+    }
+    probe = Sample(view=None, reader="probe", lane=Lane.STATIC, measured_at=at, values=values)
+    await site.post(encode(make_batch(9, at, samples=(probe,))))
+    code, out, _ = await run("query", "machines", "--probe", "--hub", site.hub.url)
+    rows = [line.split("\t")[:3] for line in out.splitlines()]
+    assert code == 0
+    assert ["node-a", "hugepages", "2048kB: 7"] in rows
+    assert ["node-a", "boot_kernel_seconds", "2.5 s"] in rows
+    assert "\x1b" not in out
+    _, out, _ = await run("query", "machines", "--hub", site.hub.url)
+    assert "hugepages" not in out
 
 
 async def test_unreachable_hub_exits_1_and_bad_usage_2() -> None:
@@ -326,7 +348,7 @@ async def test_nodes_show_model_utilisation_power_and_holder(real_uuid: Site) ->
     assert out.splitlines()[1].split("\t") == ["node-a", "NVIDIA H200", "50 %", "100 W", "-"]
     _, out, _ = await run("query", "nodes", "--json", "--hub", real_uuid.hub.url)
     assert set(json.loads(out)["items"][0]) == {
-        *("machine", "stale", "gpus", "gpus_reporting", "last_error", "unresolved_devices"),
+        *("machine", "stale", "gpus", "gpus_reporting", "last_error", "unresolved_devices", "unresolved_names"),
         *("kubernetes_candidates", "kubernetes_node"),
     }
 

@@ -18,7 +18,7 @@ from gpufleet.cli.options import CommandError
 from gpufleet.cli.table import Layout, render
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.holdings import DeviceHolders, HolderState
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState
 from gpufleet.model.time import to_datetime
 from tests.fakes.nvml.driver import FakeNvml
 from tests.support.command import gpufleet
@@ -213,6 +213,17 @@ def test_state_of_unknown_holders_has_its_reason() -> None:
     device = msgspec.structs.replace(snapshot.devices[0], holders=unknown)
     facts = explain_device(snapshot, device, "index", snapshot.measured_at).facts
     assert [one for one in facts if "unknown" in one and "kubelet: no answer" in one]
+
+
+def test_job_that_holds_a_device_is_named_once() -> None:
+    snapshot = held_snapshot()
+    held = snapshot.devices[0].holders
+    assert held is not None
+    job = Holder(kind=HolderKind.JOB, id="12", name="train")
+    held = msgspec.structs.replace(held, holdings=(msgspec.structs.replace(held.holdings[0], holder=job),))
+    device = msgspec.structs.replace(snapshot.devices[0], holders=held)
+    (fact,) = holder_facts(explain_device(snapshot, device, "index", snapshot.measured_at))
+    assert fact.startswith("holder: job 12 train")
 
 
 def test_start_of_a_holding_is_left_out_without_an_agent() -> None:

@@ -31,6 +31,7 @@ BACKUP, MONITORING = (
 FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z,]+\})?`")
 DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
 RARE = {
+    "gpufleet_contract_items",
     "gpufleet_export_last_success_timestamp_seconds",
     "gpufleet_findings",
     "gpufleet_hub_findings_errors_total",

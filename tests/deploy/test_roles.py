@@ -79,7 +79,7 @@ NEVER_READ = (
     f"/apis/coordination.k8s.io/v1{DEFAULT}/leases/gpufleet-cluster-agent",
     "/apis/kubevirt.io/v1/virtualmachines",
 )
-"""What no component may read."""
+"""Paths that no component may read."""
 
 AGENT_NEVER_READS = (*NEVER_READ, "/api/v1/pods", "/api/v1/nodes", f"/apis/kubevirt.io/v1{GUEST_PATH}")
 

@@ -2,18 +2,22 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.e2e.conftest import Site
 from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
 from tests.support import peers
+from tests.support.command import gpufleet
 from tests.support.libvirt import lacking
 from tests.support.processes import get_json
 from tests.support.slurm import Node, Slurm, slurm
+from tests.support.tsdb import prometheus
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-workloads")]
@@ -51,6 +55,9 @@ enabled = false
 
 [holders.slurm]
 nodes = ["n1"]
+
+[metrics]
+holder_labels = true
 """
 GPU, OTHER = 6, 7
 HOUR = 3600
@@ -133,14 +140,25 @@ def jobs(tmp_path: Path) -> Iterator[Slurm]:
         yield running
 
 
+def jobs_by_device(site: Site) -> dict[str, str]:
+    """Return the job of each held GPU by `gpufleet who`, by UUID."""
+    titles, *rows = [
+        line.split("\t") for line in gpufleet("who", "--agent", site.agent_url, "--wide").stdout.splitlines()
+    ]
+    table = [dict(zip(titles, row, strict=True)) for row in rows]
+    return {row["uuid"]: row["holder"].split()[1] for row in table if row["kind"] == "job"}
+
+
 @pytest.mark.system
-def test_allocation_of_a_job_has_its_devices(site: Site, jobs: Slurm) -> None:
+def test_jobs_an_array_and_a_step_have_their_devices(
+    site: Site, jobs: Slurm, peer: Callable[[str], Path], tmp_path: Path
+) -> None:
     configure(site, SLURM_CONFIG)
     libraries = f"{site.driver.environment['LD_LIBRARY_PATH']}:{jobs.environment['LD_LIBRARY_PATH']}"
     site.agent_environment = {**jobs.environment, "LD_LIBRARY_PATH": libraries}
     site.start_hub()
     site.start_agent()
-    job = jobs.submit("--gres=gpu:2")
+    job = jobs.submit("-n2", "--gres=gpu:2", script="srun --exact -n1 --gres=gpu:1 sleep 900 & wait")
     jobs.wait_for("RUNNING", job)
     target = {"cluster": "local", "job_id": str(job)}
     site.put("/v1/allocations/job", {"kind": "slurm_job", "target": target, "valid_from": "2020-01-01T00:00:00Z"})
@@ -152,3 +170,22 @@ def test_allocation_of_a_job_has_its_devices(site: Site, jobs: Slurm) -> None:
     site.put("/v1/allocations/other", {"kind": "slurm_job", "target": {"cluster": "local", "job_id": str(other)}})
     wait_until(lambda: len(power(site, "other")) == 1, what="the device of the other job")
     assert not power(site, "job").keys() & power(site, "other").keys()
+    target = {"cluster": "local", "job_id": f"test/{other}"}
+    site.put("/v1/allocations/qualified", {"kind": "slurm_job", "target": target})
+    assert power(site, "qualified").keys() == power(site, "other").keys()
+
+    array = jobs.submit("--gres=gpu:1", "-a", "3,7")
+    jobs.wait_for("RUNNING", array)
+    wait_until(lambda: len(jobs_by_device(site)) == 5, what="the devices of the tasks")
+    shown = jobs_by_device(site)
+    assert {uuid for uuid, id_ in shown.items() if id_ == str(job)} == power(site, "job").keys()  # not only the step's
+    assert [*shown.values()].count(str(other)) == 1
+    tasks = {*shown.values()} - {str(job), str(other)}
+    assert len(tasks) == 2
+    assert str(array) in tasks
+    with prometheus(peer("prometheus"), tmp_path / "p", urlsplit(site.agent_url).netloc) as server:
+        for id_ in {*shown.values()}:
+            query = f'gpufleet_gpu_utilization_ratio{{job_id="{id_}"}}'
+            wait_until(partial(server.query, query), what=query)
+            found = {one.labels["uuid"] for one in server.now(query)}
+            assert found == {uuid for uuid, own in shown.items() if own == id_}

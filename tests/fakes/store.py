@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Sequence
 from gpufleet.codecs.batch import to_rows
 from gpufleet.fleet.attribution.reported import may_overlap
 from gpufleet.fleet.cluster_objects import listed_objects, newest_objects, select_objects
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED
-from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.inventory import RETURN_GAP_NS, ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.catalogue import KUBERNETES_REPORTED
-from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
-from gpufleet.model.holdings import HET_JOB, HolderKind
+from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Owner
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.findings import NumberedTransition, TransitionKind
@@ -24,6 +24,7 @@ from gpufleet.model.stored.holdings import (
     HoldingQuery,
     StoredHolderStates,
     StoredHolding,
+    StoredJob,
     holding_place,
 )
 from gpufleet.model.stored.kubernetes import ObjectQuery, ObjectReport, StoredCollector, StoredObject
@@ -42,9 +43,10 @@ from gpufleet.model.stored.samples import (
     StoredSample,
     StoredSeries,
 )
-from gpufleet.model.view import ViewKind
+from gpufleet.model.view import Side, ViewKind
 from gpufleet.model.wire.batch import MachineReport
 from tests.fakes import declared, facts
+from tests.fakes.xids import AllocatedXids
 
 
 class MemoryStore:
@@ -155,7 +157,7 @@ class MemoryStore:
                 found.setdefault((machine, key, at_slot), []).append(at)
         return tuple(
             StoredSlot(cluster=cluster, machine=machine, view=key, address=at_slot, first=min(times),
-                       newest=max(times), last_seen=seen[machine, key])
+                       newest=max(times), last_seen=seen[machine, key], begun=tuple(sorted(times)))
             for (machine, key, at_slot), times in sorted(found.items())
         )  # fmt: skip
 
@@ -191,18 +193,19 @@ class MemoryStore:
         return ()
 
     def _slot_changes(self) -> list[tuple[str, str, str, str, int]]:
-        """Return cluster, machine, view, slot and time of every change of a GPU's slot."""
+        """Return cluster, machine, view, slot and time of every change of a GPU's slot, and of its returns."""
         changes: list[tuple[str, str, str, str, int]] = []
-        newest: dict[tuple[str, str, str], str] = {}
+        newest: dict[tuple[str, str, str], tuple[str, int]] = {}
         for cluster, machine in sorted(self._by_machine):
             for one in self._samples(cluster, machine):
                 address = one.sample.values.get("gpu_pci_address")
                 if one.sample.view is None or one.sample.view.kind is not ViewKind.GPU or not isinstance(address, str):
                     continue
-                key = one.sample.view.key
-                if newest.get((cluster, machine, key)) != address:
-                    newest[cluster, machine, key] = address
-                    changes.append((cluster, machine, key, address, one.sample.measured_at))
+                place, at = (cluster, machine, one.sample.view.key), one.sample.measured_at
+                before, seen = newest.get(place, ("", 0))
+                if before != address or at - seen > RETURN_GAP_NS:
+                    changes.append((*place, address, at))
+                newest[place] = address, max(at, seen)
         return changes
 
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
@@ -289,6 +292,15 @@ class MemoryStore:
             if any(_key(one.sample)[0] == view for one in self._samples(cluster, machine))
         )
 
+    def shared_gpus(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        machines: dict[str, set[str]] = {}
+        for of, machine in self._by_machine:
+            views = {one.sample.view for one in self._samples(cluster, machine)} if of == cluster else set()
+            for view in views:
+                if view and view.uuid and view.kind is ViewKind.GPU and view.side is Side.HOST:
+                    machines.setdefault(view.key, set()).add(machine)
+        return {key: tuple(sorted(found)) for key, found in sorted(machines.items()) if len(found) > 1}
+
     def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
         keys = {
             (_key(one.sample)[0] or "", machine)
@@ -335,6 +347,24 @@ class MemoryStore:
         of_pods = self._texts_of_pods()
         found = [newest[place] for place in sorted(newest) if _matches(newest[place], query, of_pods)]
         return tuple(found[: query.limit])
+
+    def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
+        found: dict[Holder, list[tuple[int, int]]] = {}
+        for one, _, report in self._reports:
+            for holding in report.holdings if one.batch.cluster == query.cluster else ():
+                holder = holding.holder
+                names = {holder.array_job, *(owner.name for owner in holder.owners if owner.kind == HET_JOB)}
+                is_named = holder.id in query.ids or not names.isdisjoint(query.groups)
+                if holder.kind is HolderKind.JOB and holder.slurm_cluster and is_named:
+                    owners = tuple(Owner(kind=owner.kind, name=owner.name) for owner in holder.owners)
+                    ids = {name: getattr(holder, name) for name in ("id", "array_job", "array_task", "slurm_cluster")}
+                    job = Holder(kind=HolderKind.JOB, owners=owners, **ids)
+                    found.setdefault(job, []).append((holding.since, holding.until or one.reported_at))
+        jobs = [
+            StoredJob(holder=job, first=min(first for first, _ in spans), last=max(last for _, last in spans))
+            for job, spans in found.items()
+        ]
+        return tuple(sorted(jobs, key=lambda one: (one.holder.id, one.holder.slurm_cluster)))
 
     def _texts_of_pods(self) -> set[tuple[str, str, str, str]]:
         """Return (cluster, UID or `namespace/name`, field, text) of every report of a pod by a collector."""
@@ -469,6 +499,18 @@ class MemoryStore:
     def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
         return {one: count for one in machines if (count := self._on_buses(cluster, one)) is not None}
 
+    def numa_nodes(self, cluster: str, machines: Sequence[str]) -> dict[str, dict[str, int]]:
+        reported = [
+            (one, report.inventory)
+            for one in machines
+            for _, report in self._by_machine.get((cluster, one), ())
+            if report.inventory is not None
+        ]
+        return {
+            one: {function.address: function.numa_node for function in functions if function.numa_node is not None}
+            for one, functions in reported
+        }
+
     def _on_buses(self, cluster: str, machine: str) -> int | None:
         found = None
         for _, report in self._by_machine.get((cluster, machine), ()):
@@ -497,6 +539,8 @@ class MemoryStore:
         xids_since: int = 0,
     ) -> StoredSeries:
         points: dict[tuple[str | None, str], dict[int, Value]] = {}
+        absences: dict[tuple[str | None, str], dict[int, Reason]] = {}
+        xids = AllocatedXids(xids_since)
         for stored in self._samples(cluster, machine):
             view = stored.sample.view
             if stored.sample.provenance is not provenance or (
@@ -504,17 +548,22 @@ class MemoryStore:
             ):
                 continue
             at = stored.sample.measured_at
-            xid_at = stored.sample.values.get(XID_LAST_AT)
-            is_earlier = isinstance(xid_at, int | float) and xid_at < xids_since / 1e9
+            values = xids.values(stored)
             for metric in metrics:
-                if is_earlier and metric in (XID_LAST, XID_LAST_AT):
-                    continue
-                value = stored.sample.values.get(metric)
+                value = values.get(metric)
+                key, bucket = (_key(stored.sample)[0], metric), start + (at - start) // step * step
                 if start <= at < end and isinstance(value, int | float | str):
-                    bucket = start + (at - start) // step * step
-                    points.setdefault((_key(stored.sample)[0], metric), {})[bucket] = value
+                    points.setdefault(key, {})[bucket] = value
+                elif start <= at < end and isinstance(value, Absent):
+                    absences.setdefault(key, {})[bucket] = value.reason
         return StoredSeries(
-            points={key: sorted(found.items()) for key, found in points.items()}, resolution=Resolution.RAW
+            points={key: sorted(found.items()) for key, found in points.items()},
+            resolution=Resolution.RAW,
+            absences={
+                key: {at: reason for at, reason in absences[key].items() if at not in found}
+                for key, found in points.items()
+                if key in absences
+            },
         )
 
     def select(self, statement: str) -> QueryResult:

@@ -47,6 +47,7 @@ HELD = {"held": 1, "held_seconds": 3600, "utilization_ratio": 0, "memory_total_b
 CASES = {
     # hub
     "hub.not_ingesting": count("ingesting", 0, 1),
+    "hub.outage": count("down_seconds", 301, 300),
     "hub.store_unreachable": count("store_answers", 0, 1),
     "hub.registry_unreachable": count("registry_answers", 0, 1),
     "hub.flush_lag": count("flush_lag_seconds", 61, 60),
@@ -169,6 +170,9 @@ CASES = {
     ),
     "cluster.attribution_gap": Case(
         {"allocated_devices": 100, "unattributed_devices": 3}, {"unattributed_devices": 2}, {"allocated_devices": None}
+    ),
+    "cluster.machine_limit": Case(
+        {"machines_ratio": 0.9}, {"machines_ratio": 0.89}, {"machines_ratio": None}, {"machines_ratio": 1.0}
     ),
     "node.unresolved_devices": count("unresolved_devices"),
     # clocks and delivery

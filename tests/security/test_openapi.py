@@ -139,13 +139,17 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
 
 
 def operations(hub: Daemon) -> list[Any]:
-    """Return all operations, the deleting ones last: a closed record cannot be written again."""
+    """Return all operations, the deleting ones last: a closed record cannot be written again.
+
+    The stream of updates is left out, because its response has no end.
+    """
     url = f"http://127.0.0.1:{hub.port}/openapi.json"
     schema = schemathesis.openapi.from_url(url, headers={"Authorization": f"Bearer {hub.token}"})
     found = []
     for one in schema.get_all_operations():
         assert isinstance(one, Ok), one
-        found.append(one.ok())
+        if one.ok().label != "GET /v1/updates":
+            found.append(one.ok())
     return sorted(found, key=lambda operation: operation.method.upper() == "DELETE")
 
 

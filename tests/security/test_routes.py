@@ -53,6 +53,7 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/silences"): {O, A},
     ("POST", "/v1/silences"): {O, A},
     ("DELETE", "/v1/silences/{silence_id}"): {O, A},
+    ("GET", "/v1/updates"): {T, O, A},
     ("GET", "/v1/senders"): {O, A},
     ("GET", "/v1/access"): {S, T, O, A},
     ("GET", "/v1/audit"): {A},
@@ -72,7 +73,7 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
 def api() -> Any:
     authenticator = Authenticator(None, counters=Counters(), clock=FakeClock())
     nothing = cast("Any", None)  # no request reaches them
-    return build_api(authenticator, nothing, nothing, nothing, nothing, nothing)
+    return build_api(authenticator, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
 def test_routes_and_access_table_match() -> None:

@@ -32,6 +32,11 @@ SOURCE = "urn:gpufleet:hub:test"
 NODES = {"m1": "node-1", "m2": "node-2"}
 
 
+def link(finding: str) -> str:
+    """Return the address of a finding's page."""
+    return f"https://hub.example/ui/#/findings/{finding}"
+
+
 class DirectExecutor(Executor):
     """Executor that runs a call at once, in the thread of the caller."""
 
@@ -125,6 +130,7 @@ class Board:
             secret=secret,
             accepts=accepts or NoticeFilter(),
             source=SOURCE,
+            link=link,
             dead_letters=DeadLetters(folder / "dead"),
             clock=self.clock,
             jitter=lambda: 1.0,
@@ -141,6 +147,7 @@ class Board:
             self.feed(),
             sender,
             labels=labels or {},
+            link=link,
             dead_letters=DeadLetters(folder / "dead"),
             clock=self.clock,
             jitter=lambda: 1.0,

@@ -35,6 +35,8 @@ PROGRAMS = {
     "busybox": ("busybox-static", "bin/busybox"),
     "nss_wrapper": ("libnss-wrapper", "usr/lib/*/libnss_wrapper.so"),
     "fio": ("fio", "usr/bin/fio"),
+    "dot": ("graphviz", "usr/bin/dot"),  # renders the diagrams of docs/
+    "tmux": ("tmux", "usr/bin/tmux"),
     "ib_write_bw": ("perftest", "usr/bin/ib_write_bw"),  # with ib_write_lat
     # a virtual machine (tests/vm): emulator, kernel and contents
     "qemu-system-x86_64": ("qemu-system-x86", "usr/bin/qemu-system-x86_64"),
@@ -123,8 +125,10 @@ COMPANIONS = {
         *("libnl-route-3-200", "libkmod2", "libboost-thread1.74.0", "libboost-iostreams1.74.0", "libfmt9"),
         *("liblttng-ust1", "libtirpc3"),
     ),
+    "graphviz": ("libgvc6", "libcgraph6", "libcdt5", "libpathplan4", "libxdot4", "libltdl7", "libexpat1", "zlib1g"),
     "perftest": (*("ibverbs-providers", "libibverbs1", "librdmacm1", "libpci3", "libnl-3-200", "libnl-route-3-200"),),
     "postgresql-15": ("libpq5", "libicu72", "libxml2", "libldap-2.5-0", "libgssapi-krb5-2", "libpam0g"),
+    "tmux": ("libevent-core-2.1-7", "libtinfo6", "libutempter0"),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
 

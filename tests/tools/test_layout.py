@@ -9,8 +9,6 @@ TESTS = ROOT / "tests"
 THROUGH_THE_PACKAGE = {
     "agent/collect": ("release single_pass state", "tests/agent/collect"),
     "agent/guests": ("guest", "tests/agent/guests"),
-    "bench": ("facts host_files measurements", "tests/bench"),
-    "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
     "channels": ("output", "tests/channels"),
     "channels/qemu_agent": ("protocol", "tests/channels/qemu_agent"),
     "channels/ssh": ("login target", "tests/channels/ssh"),
@@ -64,7 +62,7 @@ THROUGH_THE_PACKAGE = {
     "hub/liveness": ("states", "tests/hub/liveness"),
     "hub/notify": ("receiver responses stats", "tests/hub/notify"),
     "hub/query": (
-        ("allocations fleet holder_usage holders inventory paging processes usage usage_inputs workloads"),
+        ("allocations fleet holder_usage holders inventory paging processes usage workloads"),
         "tests/hub/query",
     ),
     "hub/receive": ("clusters counters log", "tests/hub/receive"),
@@ -79,6 +77,7 @@ THROUGH_THE_PACKAGE = {
     "model/api": ("answer findings fleet holders inventory kubernetes sql usage", "tests/web/hub"),
     "model/stored": ("findings holdings kubernetes ledger readings retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
+    "probe": ("facts host_files measurements records", "tests/probe"),
     "readers/dcgm": ("client session", "tests/readers/dcgm"),
     "readers/dcgm/mapping": ("activity device mig row units", "tests/readers/dcgm"),
     "readers/exporter": ("fetch freeze_detector mapping trust", "tests/readers/exporter"),
@@ -119,7 +118,7 @@ THROUGH_THE_PACKAGE = {
     ),
     "web": ("cluster_app operator_app protocol server tls", "tests/web"),
     "wiring": (
-        "connections delivery exports forward guests hub_parts polling relay running simulated_exports snapshot",
+        "connections delivery exports forward hub_parts polling relay running simulated_exports snapshot",
         "tests/wiring",
     ),
 }

@@ -174,7 +174,19 @@ def resource_slice(name: str, *gpus: int, slices: int) -> Object:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-async def test_gpus_of_a_dra_driver_are_expected_at_the_hub(tmp_path: Path) -> None:
+def put_claim(api: FakeKubeApi) -> None:
+    """Create a pod on the node `gpu-1` with a claim that has its second GPU."""
+    pod = gpu_pod("train", node="gpu-1")
+    pod["spec"] |= {"containers": [{"name": "main"}], "resourceClaims": [{"name": "g", "resourceClaimName": "claim"}]}
+    pod["status"]["startTime"] = "2026-01-01T00:00:00Z"
+    stored = api.put(POD_KEY, pod)
+    result = {"request": "r", "driver": "gpu.nvidia.com", "pool": "gpu-1", "device": "gpu-2"}
+    user = {"resource": "pods", "name": "train", "uid": stored["metadata"]["uid"]}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]}
+    api.put(CLAIM_KEY, {"metadata": {"name": "claim", "namespace": "test"}, "status": status})
+
+
+async def test_gpus_and_claims_of_a_dra_driver_are_known_to_the_hub(tmp_path: Path) -> None:
     async with FakeKubeApi() as api, running_site(tmp_path / "hub") as hub:
         api.put(NODE_KEY, {"metadata": {"name": "gpu-1"}, "status": {"allocatable": {"cpu": "64"}}})
         api.put(SLICE_KEY, resource_slice("first", 1, 2, 3, slices=2))
@@ -194,6 +206,10 @@ async def test_gpus_of_a_dra_driver_are_expected_at_the_hub(tmp_path: Path) -> N
         async def is_expected(count: int | None) -> bool:
             return bool((await coverage())["sources"]["kubernetes"] == count)
 
+        async def has_holder() -> bool:
+            (declared,) = (await coverage())["kubernetes"]
+            return bool(declared["allocated"] and (await hub.request("/v1/holders"))[1]["items"])
+
         async with running_cluster_agent(config):
             api.put(SLICE_KEY, resource_slice("second", 4, slices=2))
             await wait_until_async(lambda: is_expected(4), what="the GPUs of both slices")
@@ -203,6 +219,13 @@ async def test_gpus_of_a_dra_driver_are_expected_at_the_hub(tmp_path: Path) -> N
             (machine,) = machines["items"]
             assert (machine["machine"]["name"], machine["liveness"]["state"]) == ("gpu-1", "never_seen")
             assert [(one["resource"], one["capacity"]) for one in machine["kubernetes"]] == [("gpu_nvidia_com", 4)]
+
+            put_claim(api)
+            await wait_until_async(has_holder, what="the holder by its claim")
+            (row,) = (await hub.request("/v1/holders"))[1]["items"]
+            assert (row["holder"]["name"], row["claim"], row["methods"]) == ("train", "test/claim", ["resource_claim"])
+            assert row["device"] == f"local/{machine['id']}/gpu/GPU-2"
+            assert (await coverage())["kubernetes"][0]["allocated"] == 1
 
             api.delete(SLICE_KEY, "", "second")
             await wait_until_async(lambda: is_expected(None), what="the incomplete pool to be unknown")

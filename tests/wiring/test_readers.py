@@ -74,3 +74,12 @@ def test_configured_node_and_folder_of_certificates() -> None:
     config = HostConfig(k8s_node_name="gpu-1", kubelet_certificates="/srv/pki/")
     node = kubernetes_node(config, {})
     assert (node.name, node.uid, node.certificate) == ("gpu-1", "", "/srv/pki/kubelet-client-current.pem")
+
+
+def test_metadata_service_is_created_on_opt_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr("gpufleet.readers.host.metadata.CloudMetadata", lambda: made.append("made"))
+    READERS["host"](ReadersConfig(), SystemClock())
+    assert made == []
+    READERS["host"](ReadersConfig(host=HostConfig(cloud_metadata=True)), SystemClock())
+    assert made == ["made"]

@@ -93,3 +93,12 @@ def test_relay_does_not_need_its_store(tmp_path: Path) -> None:
     assert check_hub(resolved, daemon=True) == ()
     with pytest.raises(ConfigProblemsError):
         resolve(HubConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags={"store": "x"})
+
+
+def test_wrong_prices_are_named_by_validate(tmp_path: Path) -> None:
+    prices, file = tmp_path / "prices.csv", tmp_path / "hub.toml"
+    prices.write_text("model,per_gpu_hour,valid_from\nNVIDIA H200,free,2026-01-01T00:00:00Z\n")
+    file.write_text(f"state = '{tmp_path}/state'\n[usage]\ncurrency = 'EUR'\nprice_file = '{prices}'\n")
+    done = gpufleet("config", "validate", "--for", "hub", "--config", str(file))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gpufleet: {prices}:2: column 2 (per_gpu_hour): ")

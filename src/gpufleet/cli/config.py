@@ -45,7 +45,7 @@ _CHECKS: dict[DaemonKind, Callable[..., tuple[ConfigError, ...]]] = {
     DaemonKind.CLUSTER_AGENT: check_cluster_agent,
 }
 
-DaemonOption = Annotated[DaemonKind, typer.Option("--for", help="DaemonKind of the configuration.")]
+DaemonOption = Annotated[DaemonKind, typer.Option("--for", help="Daemon that reads the configuration.")]
 
 
 @config_app.command("print")

@@ -77,11 +77,14 @@ class HostConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         k8s_node_uid: UID of this node in Kubernetes, such as `5c1b7a2e-8f4d-4f0a-9a55-0d4b8a1e2f30`. None means that it
             is read from the token of the agent's pod.
         kubelet_certificates: folder of the kubelet's certificates (`--cert-dir`).
+        cloud_metadata: whether the metadata service of AWS, Azure or GCP is queried at its link-local address for what
+            DMI and cloud-init lack.
     """
 
     k8s_node_name: NodeName | None = None
     k8s_node_uid: NodeUid | None = None
     kubelet_certificates: str = "/var/lib/kubelet/pki"
+    cloud_metadata: bool = False
 
 
 class NvmlConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,6 +197,16 @@ class ReadersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise InvalidValueError("exporter", f"two targets have the name {duplicates[0]!r}: names must be unique")
 
 
+class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The performance probe of this machine and of its guests.
+
+    Attributes:
+        enabled: whether it runs after the start, after a boot, each day, and on `gpufleet agent probe`.
+    """
+
+    enabled: bool = True
+
+
 class HubClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The hub that batches are sent to.
 
@@ -272,7 +285,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         kubevirt: discovery of KubeVirt's virtual machines on this node.
         holders: sources of the pods, jobs and virtual machines that have the GPUs.
         kubernetes: owners, labels and queues of the pods, from the Kubernetes API.
-        tls, lanes, metrics, readers, hub, spool: each a table of its own.
+        tls, lanes, metrics, readers, probe, hub, spool: each a table of its own.
     """
 
     node: Name | None = None
@@ -290,6 +303,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     lanes: LanesConfig = LanesConfig()
     metrics: MetricsConfig = MetricsConfig()
     readers: ReadersConfig = ReadersConfig()
+    probe: ProbeConfig = ProbeConfig()
     holders: HoldersConfig = HoldersConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
     hub: HubClientConfig = HubClientConfig()

@@ -1,7 +1,7 @@
 """Configuration of the hub."""
 
-import datetime as dt
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ import msgspec
 from gpufleet.config.agent import Name, default_state, parse_listen
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.notify import FindingReceiversConfig
+from gpufleet.config.prices import PriceConfig, combined_prices
 from gpufleet.config.push import LABEL, Pairs, ReceiverConfig, parse_pairs
 from gpufleet.config.scrape import ClusterId, DiscoveryConfig, ExporterTarget, FederationConfig, KubeStateMetricsConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
@@ -52,38 +53,43 @@ class ForwardConfig(ReceiverConfig, frozen=True, kw_only=True, forbid_unknown_fi
         return parse_pairs("labels", self.labels, LABEL)
 
 
-class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Price of an hour of a GPU, valid from an instant until the next price of the model.
-
-    Attributes:
-        model: model name as the driver writes it, in any case, such as `NVIDIA H200`.
-        per_gpu_hour: price in the `currency` of `[usage]`.
-        valid_from: RFC 3339 with a time zone, such as `2026-01-01T00:00:00Z`.
-    """
-
-    model: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    per_gpu_hour: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-    valid_from: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class UsageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Cost of usage.
 
     Attributes:
-        currency: currency of all prices, such as `EUR`.
+        currency: currency of all prices, such as `EUR`. None if there are no prices.
         price: prices of GPUs, each a table `[[usage.price]]`.
+        price_file: CSV file of further prices, read at the start of the hub, such as `/etc/gpufleet/prices.csv`.
+        commitments: commitments by which clusters are paid, each as `CLUSTER=COMMITMENT`, such as `rack-7=reserved-1y`.
     """
 
-    currency: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    currency: Annotated[str, msgspec.Meta(min_length=1, max_length=16)] | None = None
     price: Annotated[tuple[PriceConfig, ...], msgspec.Meta(max_length=1000)] = ()
+    price_file: str | None = None
+    commitments: Annotated[tuple[str, ...], msgspec.Meta(max_length=10_000)] = ()
 
     def __post_init__(self) -> None:
-        """Refuse prices without a currency, and two prices of a model from the same instant."""
-        if self.price and not self.currency:
+        """Refuse prices without a currency, and two prices of the same GPUs from the same instant."""
+        if (self.price or self.price_file) and not self.currency:
             raise InvalidValueError("currency", "is required if prices are set")
-        keys = [(item.model.casefold(), item.valid_from) for item in self.price]
+        keys = [item.key for item in self.price]
         if len(set(keys)) < len(keys):
-            raise InvalidValueError("price", "two prices of one model are valid from the same instant")
+            raise InvalidValueError("price", "two prices of the same GPUs are valid from the same instant")
+        parse_pairs("commitments", self.commitments, _CLUSTER)
+
+    @property
+    def all_prices(self) -> tuple[PriceConfig, ...]:
+        """Prices of the configuration and of `price_file`, which is read. Raises ConfigProblemsError."""
+        file = None if self.price_file is None else Path(self.price_file)
+        return combined_prices(self.price, file, self.currency or "")
+
+    @property
+    def commitment_pairs(self) -> dict[str, str]:
+        """Parsed pairs of `commitments`."""
+        return parse_pairs("commitments", self.commitments, _CLUSTER)
 
 
 ENV_PREFIX = "GPUFLEET_HUB_"

@@ -33,6 +33,9 @@ LANE_SECONDS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0, Lane.EVENT
 
 STATE = "gpu_state"
 
+PROBE_READER = "probe"
+"""Reader name of the performance probe."""
+
 MEASURING_LANES = frozenset({Lane.FAST, Lane.SLOW})
 """Lanes that measure the use and condition of a device. The others describe the board, or record events."""
 
@@ -193,6 +196,15 @@ def stored_readings(samples: Iterable[StoredSample], freshness: Freshness) -> tu
             )
             for stored in sorted(samples, key=lambda stored: precedence(stored.sample))
         ]
+    )
+
+
+def probe_readings(samples: Iterable[StoredSample], freshness: Freshness) -> dict[str, Reading]:
+    """Return the readings of a machine's performance probe by catalogue name; empty without one."""
+    return merge(
+        stored_readings(
+            [one for one in samples if one.sample.view is None and one.sample.reader == PROBE_READER], freshness
+        )
     )
 
 

@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
             (bare_metal).
         vm_uuid: UUID of the virtual machine (gpu_slice, kubevirt_vmi).
         pod_uid: UID of the pod (kubernetes_pod).
-        job_id: id of the job (slurm_job).
+        job_id: id of the job, or `SLURM_CLUSTER/ID` (slurm_job).
     """
 
     cluster: Name

@@ -51,7 +51,7 @@ class HolderClaim(msgspec.Struct, frozen=True, kw_only=True):
         method: source of the evidence.
         parent: holder of the holder (a launcher pod's virtual machine), or None; its id is `namespace/name` if the
             source does not prove its identity.
-        container, container_id, steps, share, replicas, claim: as in `Holding`.
+        container, container_id, steps, share, replicas, total_replicas, claim: as in `Holding`.
         resource: Kubernetes resource name (`nvidia.com/gpu`) or SLURM GRES type, or empty.
         since: start of the holding as the source reports it, nanoseconds since 1970, or None.
     """
@@ -65,6 +65,7 @@ class HolderClaim(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...] = ()
     share: Share = Share.EXCLUSIVE
     replicas: int = 0
+    total_replicas: int = 0
     claim: str = ""
     resource: str = ""
     since: int | None = None

@@ -81,6 +81,10 @@ class MachineRegistry(Protocol):
         """Return the machines, nodes and guests, with this system UUID, as `machines` does."""
         ...
 
+    def machines_sharing(self, cluster: str, machine: Machine) -> tuple[MachineRecord, ...]:
+        """Return the machines that share any evidence of identity with a machine, also if other evidence differs."""
+        ...
+
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the term of the domain
         """Return a machine. Raises NotFoundError."""
         ...
@@ -162,7 +166,15 @@ class AllocationRegistry(Protocol):
 class LedgerRegistry(Protocol):
     """Ledger of the flush: matched machines, flushed sequence numbers and the intent of the present flush."""
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
+    def match(
+        self,
+        cluster: str,
+        sender: str,
+        machine: Machine,
+        at: int,
+        now: int | None = None,
+        made_at: int | None = None,
+    ) -> MachineMatch:
         """Return the machine that the evidence belongs to; register a new machine if no known machine fits.
 
         Two machines that share evidence but cannot be the same get two ids, with a conflict on both. An unknown
@@ -176,6 +188,7 @@ class LedgerRegistry(Protocol):
             at: the hub's clock on receipt; for a late report, overtaken by a newer one of its epoch, its send time.
             now: the hub's clock now, `at` if None. Reports and retirements far later than this were recorded before
                 the clock moved back.
+            made_at: when the report was made, if before `at`: a machine has a new name since then.
 
         Raises:
             CapacityError: if a new machine would exceed the bound on all machines of the cluster, retired ones
@@ -200,6 +213,13 @@ class LedgerRegistry(Protocol):
 
         The record of a known machine does not change, and the call does not count as a report of the machine.
         Arguments and errors as in `match`.
+        """
+        ...
+
+    def named_since(self, id: str) -> int:  # noqa: A002 - the API's name
+        """Return the time of the first report of a machine under its present name, nanoseconds since 1970.
+
+        0 if it always had this name, and no other machine before it.
         """
         ...
 

@@ -14,7 +14,7 @@ from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.findings import NumberedTransition
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
 from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.stored.retention import Retention
@@ -82,6 +82,13 @@ class SampleStore(Protocol):
         """Return matching holdings as last reported, in the order of `holding_place`."""
         ...
 
+    def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
+        """Return the jobs of known SLURM clusters with a holding that matches by `cluster`, `ids` and `groups`.
+
+        The other fields of the query are not used.
+        """
+        ...
+
     def holder_states(
         self, cluster: str, machines: Sequence[str], since: int
     ) -> Mapping[str, tuple[StoredHolderStates, ...]]:
@@ -103,8 +110,19 @@ class SampleStore(Protocol):
         """Return machine id to the number of GPUs on its PCI buses; machines that never reported them are left out."""
         ...
 
+    def numa_nodes(self, cluster: str, machines: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """Return machine id to PCI address to NUMA node, by the newest report of its buses.
+
+        Machines that never reported them, and functions without a known node, are left out.
+        """
+        ...
+
     def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the ids of the machines that ever reported the view with this key, in order."""
+        ...
+
+    def shared_gpus(self, cluster: str) -> Mapping[str, tuple[str, ...]]:
+        """Return keys of GPUs whose UUID several machines reported on the host side at any time, with the machines."""
         ...
 
     def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
@@ -210,7 +228,8 @@ class HistoryStore(Protocol):
 
         A gauge gives the mean of its step; a counter, a state, and the newest XID give the last value. Only metrics
         without dimensions.
-        Long intervals may be answered from minute and hour rollups.
+        Long intervals may be answered from minute and hour rollups. Steps of a series without a value have the reason
+        of their newest sample, if it was kept.
 
         Args:
             cluster, machine: the machine, by the hub's id.

@@ -9,7 +9,7 @@ import msgspec
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig, UsageConfig
-from gpufleet.fleet.usage.totals import Prices
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.instant import InstantSource
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
@@ -265,7 +265,7 @@ async def running_hub(
                 clock=clock,
             )
             recorder = AuditRecorder(parts.audit, clock)
-            api = build_api(authenticator, queries, overview, clusters, recorder, status)
+            api = build_api(authenticator, queries, overview, clusters, recorder, status, parts.marks)
             # Pushed and polled data have separate receivers, so that pushes cannot delay polls.
             push_receiver, pull_receiver = (
                 ImportReceiver(
@@ -324,11 +324,13 @@ async def running_hub(
                     tls=tls,
                 ) as bound,
             ):
+                parts.marks.open()
                 running = RunningHub(host=host, port=bound, secure=tls is not None, task=task)
                 try:
                     with reported_listener(config.folder, running.listener(config)):
                         yield running
                 finally:
+                    parts.marks.close()  # otherwise the server waits for the streams
                     abort_timer = loop.call_later(store_seconds, parts.store.abort_requests)
                     stack.callback(abort_timer.cancel)
         finally:
@@ -336,14 +338,14 @@ async def running_hub(
             await task
 
 
-def make_prices(config: UsageConfig) -> Prices:
-    """Return the configured prices of GPUs."""
-    return Prices(
-        config.currency or None,
-        tuple(
-            Price(model=item.model, per_gpu_hour=item.per_gpu_hour, valid_from=item.valid_from) for item in config.price
-        ),
-    )
+def make_prices(config: UsageConfig) -> PriceTable:
+    """Return the prices of GPUs, of the configuration and of its CSV file.
+
+    Raises:
+        ConfigProblemsError: if the file is invalid, or has a price that the configuration has too.
+    """
+    prices = [Price(**msgspec.structs.asdict(one)) for one in config.all_prices]
+    return PriceTable(prices, config.currency, config.commitment_pairs)
 
 
 async def load_credentials(tokens: Tokens, stack: contextlib.AsyncExitStack, counters: Counters) -> Credentials:

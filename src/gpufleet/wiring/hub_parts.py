@@ -1,7 +1,7 @@
 """Files and databases of the hub: opening them, and replaying the log."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -19,8 +19,10 @@ from gpufleet.hub.receive.listener import clear_listener
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.hub.receive.sequences import digest_of
+from gpufleet.hub.updates.marks import ChangeMarks
 from gpufleet.model.errors import RegistryError, StoreError, WireError
 from gpufleet.model.stored.ledger import SenderState
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.registry import Audit, Registry, Tokens
@@ -50,6 +52,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     history: IngestHistory
     is_caught_up: Callable[[], bool]
     forwarder: SeriesForwarder | None
+    marks: ChangeMarks
 
 
 def check_state(registry: Registry, store: Store) -> None:
@@ -127,6 +130,7 @@ def open_parts(
     forwarder = make_forwarder(config, clock)
     if forwarder is not None:
         stack.callback(forwarder.queue.close)
+    marks = ChangeMarks(clock.monotonic)
     newest_received_at = max((state.newest_report.received_at for state in senders.values()), default=0)
     writer = StoreWriter(
         wal=wal.epoch,
@@ -135,7 +139,7 @@ def open_parts(
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
         decoded_cache=decoded_cache,
-        written=forwarder.offer if forwarder is not None else lambda _: None,
+        written=note_all(marks.note_batches, *([forwarder.offer] if forwarder is not None else [])),
         now=clock.now_ns,
     )
     return HubParts(
@@ -155,7 +159,18 @@ def open_parts(
         history=history_file.load() or IngestHistory.until(newest_received_at),
         is_caught_up=wal.make_drain_check(),
         forwarder=forwarder,
+        marks=marks,
     )
+
+
+def note_all(*functions: Callable[[Sequence[AcceptedBatch]], None]) -> Callable[[Sequence[AcceptedBatch]], None]:
+    """Return a function that passes batches to each of the functions."""
+
+    def note(accepted: Sequence[AcceptedBatch]) -> None:
+        for function in functions:
+            function(accepted)
+
+    return note
 
 
 def replay(

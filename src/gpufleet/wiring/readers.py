@@ -24,7 +24,12 @@ BINDING = "pynvml"
 
 
 def _host(config: ReadersConfig, clock: Clock) -> Reader:
-    return HostReader(LocalFiles(), clock, kubernetes_node(config.host, os.environ))
+    metadata = None
+    if config.host.cloud_metadata:
+        from gpufleet.readers.host.metadata import CloudMetadata  # loads an HTTP client only if used
+
+        metadata = CloudMetadata()
+    return HostReader(LocalFiles(), clock, kubernetes_node(config.host, os.environ), metadata)
 
 
 def _nvml(config: ReadersConfig, _: Clock) -> Reader:

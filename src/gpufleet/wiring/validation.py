@@ -4,12 +4,14 @@
 `validate` reports. The exception is an agent's disk.
 """
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.cluster import ClusterAgentConfig
 from gpufleet.config.hub import HubConfig
-from gpufleet.config.load import LoadedConfig
+from gpufleet.config.load import ConfigProblemsError, LoadedConfig
 from gpufleet.config.named_files import check_named_files, check_state_folder, folder_error
 from gpufleet.model.errors import ConfigError, RegistryError, StoreError
 
@@ -61,6 +63,7 @@ def check_hub(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> tuple[Confi
         *check_named_files(resolved, daemon=daemon),
         *check_state_folder(resolved, config.folder, daemon=daemon),
     ]
+    problems += _check_prices(config)
     try:
         if config.store is not None and config.relay.to is None:
             problems += _check_store(resolved, daemon=daemon)
@@ -73,6 +76,17 @@ def check_hub(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> tuple[Confi
             raise
         # `validate` may run where the extra `hub` is not installed; the schemes were checked with the records.
     return tuple(problems)
+
+
+def _check_prices(config: HubConfig) -> Sequence[ConfigError]:
+    """Return the problems of the CSV file of prices. A file that cannot be read is a problem of its name."""
+    if config.usage.price_file is None or not os.access(config.usage.price_file, os.R_OK):
+        return ()
+    try:
+        config.usage.all_prices  # noqa: B018 - reads the file
+    except ConfigProblemsError as error:
+        return error.problems
+    return ()
 
 
 def _check_store(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> list[ConfigError]:

@@ -26,7 +26,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         await post(
             site,
             holding(0, pod, container="main"),
-            holding(1, pod, share=Share.TIMESLICE, replicas=2),
+            holding(1, pod, share=Share.TIMESLICE, replicas=2, total_replicas=4),
             holding(1, JOB, steps=("0", "1"), share=Share.TIMESLICE, replicas=1, verdict=HoldingVerdict.DECLARED_ONLY),
             holding(2, JOB, verdict=HoldingVerdict.CONFLICT),
         )
@@ -57,7 +57,7 @@ async def test_each_holder_of_each_device_is_a_row(site: Site) -> None:
             "declared_only",
             "25 % (shared_device)",
         ),
-        ("node-a", "GPU-1", "pod", "ml/train-0", "-", "-", "timeslice x2", "agreed", "25 % (shared_device)"),
+        ("node-a", "GPU-1", "pod", "ml/train-0", "-", "-", "timeslice 2/4", "agreed", "25 % (shared_device)"),
         ("node-a", "GPU-2", "job", "? job 4711 bert", "-", "ada", "exclusive", "conflict", "50 %"),
     ]
     assert (found[0]["owner"], found[0]["id"], found[0]["model"], found[0]["state"]) == (
@@ -162,7 +162,7 @@ async def test_free_and_unknown_devices_are_shown(tmp_path: Path) -> None:
         _, _, err = await run("query", "gpus", "--hub", site.hub.url)
         assert "unknown (1)" in err
         (node,) = await rows(site, "nodes")
-        assert (node["holder"], node["unresolved"]) == ("1 of 3 free", "kubelet 2")
+        assert (node["holder"], node["unresolved"]) == ("1 of 3 free", "kubelet 2 (GPU-x[2J)")
         await post(site, holding(1), states={f"gpu/GPU-{number}": "free" for number in range(3)}, seq=2)
         assert [row["holder"] for row in await rows(site, "nodes")] == ["ml/train-0, 2 free"]
 

@@ -42,7 +42,8 @@ def test_encoding_changes_only_with_the_catalogue_version() -> None:
     for part in stored[13]:
         part += ADDED_TO_PARTS
     stored += ADDED_TO_BATCHES
-    assert encode(EXAMPLE, compress=False) == msgspec.msgpack.encode(stored)
+    content = msgspec.msgpack.decode(encode(EXAMPLE, compress=False))  # the size of a map's header may change
+    assert msgspec.msgpack.encode(content) == msgspec.msgpack.encode(stored)
 
 
 def test_stored_bundle_has_its_batches() -> None:

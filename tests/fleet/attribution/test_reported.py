@@ -15,6 +15,7 @@ from gpufleet.fleet.attribution.reported import (
     may_label,
     may_overlap,
     unresolved_counts,
+    unresolved_names,
 )
 from gpufleet.model.holdings import (
     REPEAT_SECONDS,
@@ -129,7 +130,9 @@ def states(
         reported_at=at,
         sent_at=at if sent_at is None else sent_at,
         devices=tuple(DeviceState(view=f"gpu/GPU-{number}", state=one) for number, one in enumerate(found)),
-        unresolved=(UnresolvedCount(source="kubelet", names=names),),
+        unresolved=(
+            UnresolvedCount(source="kubelet", names=names, examples=tuple(f"{sender}{n}" for n in range(names))),
+        ),
     )
 
 
@@ -159,6 +162,8 @@ def test_least_certain_state_of_several_senders_counts(order: list[HolderState],
     ranked = [HolderState.UNKNOWN, HolderState.HELD, HolderState.FREE]
     assert present(T0, *reports) == {"gpu/GPU-0": min(order[:count], key=ranked.index).value}
     assert unresolved_counts(reports, T0) == {"kubelet": count - 1}
+    names = tuple(f"{sender}{number}" for sender in range(count) for number in range(sender))
+    assert unresolved_names(reports, T0) == ({"kubelet": names} if names else {})
 
 
 def test_device_that_a_report_lacks_has_the_state_of_the_others() -> None:

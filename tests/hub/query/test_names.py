@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.hub.query.names import similar_names, view_prefixes
+from gpufleet.hub.query.names import similar_names, view_prefixes, without_machine_ids
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,15 @@ def test_similar_names_are_suggested(name: str, first: str | None) -> None:
 
 def test_very_long_name_has_no_suggestions() -> None:
     assert similar_names("a" * 10_000, ["a" * 250]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "without"),
+    [
+        ("set target.machine to an id (m-abcdefghij27, m-bbcdefghij27)", "set target.machine to an id"),
+        ("several report it: m-abcdefghij27, m-bbcdefghij27", "several report it"),
+        ("no machine of cluster 'c' has the id or name 'm-1'",) * 2,
+    ],
+)
+def test_machine_ids_are_left_out_of_an_explanation(text: str, without: str) -> None:
+    assert without_machine_ids(text) == without

@@ -12,7 +12,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.reading import DimValue, Provenance, Sample
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery
 from gpufleet.model.time import LATEST, NANOS
@@ -130,6 +130,23 @@ def test_texts_come_from_the_newest_sample(store: ClickHouseStore, cluster: str)
         assert stored.sample == sample
 
 
+def test_probe_is_kept_with_its_receipts_and_its_changes(store: ClickHouseStore, cluster: str) -> None:
+    def probe(at: int, pages: str) -> Sample:
+        values: dict[str, Value | Absent] = {"probe_hugepages": pages, "probe_boot_kernel_seconds": 2.5}
+        return Sample(view=None, reader="probe", lane=Lane.STATIC, measured_at=at, values=values)
+
+    first, changed = probe(T0, "2048kB: 0"), probe(T0 + 2, "2048kB: 512")
+    for number, sample in enumerate((first, first, changed, changed)):  # an agent repeats the sample of a probe
+        received = T0 + 10 * NANOS * number
+        store.write(
+            [accept(cluster, "m", [sample], reported_at=T0 + number, received_at=received)], f"{cluster}-p{number}"
+        )
+        (stored,) = store.latest(cluster, "m")
+        assert (stored.sample, stored.received_at) == (sample, received)
+    texts = store.select(f"SELECT text FROM fleet_text_history WHERE cluster = '{cluster}' ORDER BY since").rows
+    assert texts == [("2048kB: 0",), ("2048kB: 512",)]
+
+
 def test_view_is_that_of_the_newest_report(store: ClickHouseStore, cluster: str) -> None:
     for number, index in enumerate((0, 3)):
         view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=index)
@@ -196,13 +213,18 @@ def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster:
                 verdict=HoldingVerdict.AGREED,
             )
         ],
-        inventory=[PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200)],
+        inventory=[
+            PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200, numa_node=1),
+            PciFunction(address="0000:1c:00.0", vendor=0x15B3, device=1, class_code=0x020000),
+        ],
     )
     for token in ("a", "b"):
         store.write([accept(cluster, "m", part=part)], f"{cluster}-{token}")
     assert store.pci_gpu_counts(cluster, ["m"]) == {"m": 1}
+    assert store.numa_nodes(cluster, ["m", "n"]) == {"m": {"0000:1b:00.0": 1}}
     store.write([accept(cluster, "m", part=MachinePart(machine=0, inventory=[]))], f"{cluster}-c")
     assert store.pci_gpu_counts(cluster, ["m"]) == {"m": 0}
+    assert store.numa_nodes(cluster, ["m"]) == {"m": {}}
     found = store.holdings(HoldingQuery(cluster=cluster, machines=("m",), start=T0, end=LATEST))
     assert [one.holding for one in found] == part.holdings
     query = f"SELECT kind FROM fleet_events WHERE cluster = '{cluster}' ORDER BY kind"

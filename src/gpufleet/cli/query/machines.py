@@ -1,6 +1,9 @@
 """`gpufleet query nodes` and `machines`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
 
 from gpufleet.cli.fetch import Access, get_pages
 from gpufleet.cli.options import (
@@ -23,6 +26,7 @@ from gpufleet.cli.query.cells import (
     coverage_lines,
     model_cell,
     node_holders_cell,
+    reading_cell,
     state_cell,
     uncertain_notes,
     watts_text,
@@ -37,7 +41,10 @@ from gpufleet.cli.query.request import (
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.exporters.display import percent_text
 from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage, NodeRecord
-from gpufleet.model.text import printable
+from gpufleet.model.text import bounded, printable
+
+MAX_SHOWN_NAME = 48
+"""Maximum length of an unresolved device name in a table."""
 
 SUMMARY_NODES = 200
 """Nodes per request for the GPUs of nodes: the hub reads every sample of their GPUs."""
@@ -79,6 +86,9 @@ def machines(
     columns: Columns = None,
     sort: Sort = None,
     limit: Limit = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also show the readings of the performance probe of each machine.")
+    ] = False,
     watch: Watch = None,
     json: Json = False,
     token_file: TokenFileOption = None,
@@ -86,7 +96,7 @@ def machines(
 ) -> None:
     """Show machines, nodes and guests, with their ids."""
     layout = make_layout(wide, columns, sort, limit, state, LIVENESS_STATES, as_json=json)
-    query = {"cluster": cluster}
+    query = {"cluster": cluster, "probe": "true" if probe else None}
     query_pages(hub, "/v1/machines", query, MachinePage, machines_tables, Access(token_file, ca), layout, json, watch)
 
 
@@ -105,7 +115,7 @@ def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
             Cell(f"{one.gpus_reporting} of {one.gpus}", key=one.gpus_reporting),
             *_load(gpus.get(one.machine.id)),
             _seen_cell(one.machine),
-            _unresolved_cell(one.unresolved_devices),
+            _unresolved_cell(one.unresolved_devices, one.unresolved_names),
             *_kubernetes_cells(one),
             one.machine.conflict or one.last_error or "",
         )
@@ -133,9 +143,13 @@ def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
     return [TextTable(columns, rows, "nodes"), *uncertain_notes(holders), *coverage_lines(page.coverage)]
 
 
-def _unresolved_cell(counts: Mapping[str, int]) -> Cell:
-    """Return the cell of the unresolved device names by holder source; it is empty if none are reported."""
-    named = [f"{source} {count}" for source, count in counts.items() if count]
+def _unresolved_cell(counts: Mapping[str, int], names: Mapping[str, Sequence[str]]) -> Cell:
+    """Return the cell of the unresolved device names by holder source, with the first name of each source.
+
+    It is empty if none are reported.
+    """
+    first = {source: f" ({bounded(own[0], MAX_SHOWN_NAME)})" for source, own in names.items() if own}
+    named = [f"{source} {count}{first.get(source, '')}" for source, count in counts.items() if count]
     return Cell(", ".join(named) or ("0" if counts else ""), key=sum(counts.values()) if counts else None)
 
 
@@ -195,7 +209,30 @@ def machines_tables(page: MachinePage) -> Parts:
         TextColumn("seen", rank=5, right=True),
         TextColumn("conflict", rank=1, cut=True),
     )
-    return [TextTable(columns, rows, "machines"), *coverage_lines(page.coverage)]
+    return [TextTable(columns, rows, "machines"), *_probe_tables(page), *coverage_lines(page.coverage)]
+
+
+def _probe_tables(page: MachinePage) -> list[TextTable]:
+    """Return a table with a row per reading of the performance probe, if the answer has them."""
+    if all(one.probe is None for one in page.items):
+        return []
+    rows = [
+        (
+            one.machine.name,
+            name.removeprefix("probe_"),
+            reading_cell(reading, name),
+            Cell() if reading.measured_at is None else reading.measured_at.isoformat(timespec="seconds"),
+        )
+        for one in page.items
+        for name, reading in (one.probe or {}).items()
+    ]
+    columns = (
+        TextColumn("machine"),
+        TextColumn("probe"),
+        TextColumn("value", wrap=True),
+        TextColumn("measured", rank=1),
+    )
+    return [TextTable(columns, rows, "readings of the probe")]
 
 
 def _seen_cell(machine: MachineRecord) -> Cell:

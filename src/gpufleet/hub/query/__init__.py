@@ -4,9 +4,10 @@ from collections.abc import Callable, Container
 from concurrent.futures import Executor
 
 from gpufleet.fleet.attribution.bindings import Claims
-from gpufleet.fleet.usage.totals import Prices
+from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
+from gpufleet.hub.query.claim_holders import ClaimHolders
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.events import EventQueries
 from gpufleet.hub.query.finding_records import LiveFindings
@@ -47,7 +48,7 @@ class Queries:
         clusters: Container[str],
         stale_after_seconds: float,
         instant: Callable[[], LivenessSnapshot],
-        prices: Prices,
+        prices: PriceTable,
         findings: FindingRegistry,
         live_findings: LiveFindings,
     ) -> None:
@@ -67,8 +68,14 @@ class Queries:
             stale_after_seconds=stale_after_seconds,
         )
         joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
+        self.claimed = claimed = ClaimHolders(store=store, lookup=lookup, joins=joins, clock=clock)
         pages = FleetPages(
-            registry=registry, store=store, joins=joins, clock=clock, stale_after_seconds=stale_after_seconds
+            registry=registry,
+            store=store,
+            joins=joins,
+            claimed=claimed,
+            clock=clock,
+            stale_after_seconds=stale_after_seconds,
         )
         self.fleet = FleetQueries(
             registry=registry,
@@ -86,6 +93,7 @@ class Queries:
             lookup=lookup,
             pages=pages,
             joins=joins,
+            claimed=claimed,
             executor=executor,
             clock=clock,
             instant=instant,

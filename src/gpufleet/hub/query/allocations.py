@@ -10,14 +10,15 @@ from collections.abc import Container, Sequence
 import msgspec
 
 from gpufleet.fleet.attribution import bindings, contract, passthrough, slices, workloads
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.bindings import Claims, bound_intervals
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import TooManyHoldingsError
+from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.hub.query.workloads import WorkloadQueries, fetch_part, probed
+from gpufleet.hub.query.workloads import WorkloadQueries, fetch_part, own_xids, probed
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import (
     REQUIRED_TARGET_FIELD,
@@ -197,7 +198,7 @@ class AllocationQueries:
         """Store an allocation; return it and whether it is new.
 
         Its target is bound to the machine and devices that it names now. A later PUT binds it again only if it changes
-        target or devices, or with `rebind`; what was bound before stays bound up to that time.
+        target or devices, or with `rebind`. The earlier binding stays valid up to that time.
 
         Raises:
             InvalidQueryError: if the spec is invalid.
@@ -252,6 +253,12 @@ class AllocationQueries:
         await self.bind_pending(id)
         return await self._executor.run(lambda: self._metrics(id, tenant))
 
+    async def machines(self, id: str, tenant: str | None = None) -> frozenset[str]:  # noqa: A002
+        """Return the hub's ids of the machines whose readings the current answer has. Raises NotFoundError as `get`."""
+        answer = await self._executor.run(lambda: self._metrics(id, tenant))
+        found = {one.machine for one in answer.devices}
+        return frozenset(found if answer.machine is None else {answer.machine, *found})
+
     async def series(
         self,
         id: str,  # noqa: A002
@@ -267,7 +274,8 @@ class AllocationQueries:
         """
         history.check_metrics(metrics)
         await self.bind_pending(id)
-        return await self._executor.run(lambda: self._series(id, metrics, requested, tenant))
+        found = await self._executor.run(lambda: self._series(id, metrics, requested, tenant))
+        return found if tenant is None else msgspec.structs.replace(found, detail=without_machine_ids(found.detail))
 
     def _put(
         self,
@@ -338,7 +346,8 @@ class AllocationQueries:
             return None
 
     def _metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
-        return self.answer(self._registry.allocation(id, tenant), name=tenant is None)
+        found = self.answer(self._registry.allocation(id, tenant), name=tenant is None)
+        return found if tenant is None else msgspec.structs.replace(found, detail=without_machine_ids(found.detail))
 
     def answer(self, allocation: Allocation, *, name: bool = True) -> AllocationAnswer:
         """Return the current metrics of an allocation. Blocks.
@@ -396,8 +405,15 @@ class AllocationQueries:
     def _answer(
         self, target: _ResolvedTarget, stored: Sequence[StoredSample], readers: Sequence[ReaderStatus], *, name: bool
     ) -> AllocationAnswer:
+        since = max((one.since for one in bound_intervals(target.allocation, target.at, target.at + 1)), default=0)
         found = contract.answer(
-            target.allocation, target.machines, stored, readers, target.at, stale_after_seconds=self._stale_after
+            target.allocation,
+            target.machines,
+            stored,
+            readers,
+            target.at,
+            stale_after_seconds=self._stale_after,
+            own_xids=own_xids(self._store, target.machine, stored, since),
         )
         views = {
             id_: self._lookup.guest_views(target.machine, uuids)

@@ -48,10 +48,11 @@ def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
 
 
 class _VisibleSpan(NamedTuple):
-    """Visible scope, and whether others shared its devices."""
+    """Visible scope, whether others shared its devices, and the name by which its tenant knows the machine."""
 
     span: EventSpan
     is_shared: bool = False
+    name: str = ""
 
 
 def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredEvent:
@@ -60,6 +61,12 @@ def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredE
     if not shared or any(_covers(one.span, event) for one in spans if not one.is_shared):
         return event
     return msgspec.structs.replace(event, attributes={})
+
+
+def _given_names(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> dict[str, str]:
+    """Return the machine of an event with the name by which the tenant allocated it; empty if it did not."""
+    name = next((one.name for one in spans if one.name and _covers(one.span, event)), "")
+    return {event.machine: name} if name else {}
 
 
 def _covers(span: EventSpan, event: StoredEvent) -> bool:
@@ -137,7 +144,10 @@ class EventQueries:
             page = found[: requested.limit]
             names = {one.id: one.machine.name for one in self._registry.machines(cluster)}
             return EventsAnswer(
-                events=tuple(event_record(_visible_event(event, spans), names) for event in page),
+                events=tuple(
+                    event_record(_visible_event(event, spans), {**names, **_given_names(event, spans)})
+                    for event in page
+                ),
                 next=requested.cursor((page[-1].at, page[-1].id)) if len(found) > requested.limit else None,
             )
 
@@ -189,15 +199,18 @@ class EventQueries:
 
         The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
         A device that others share has events without attributes, since these can name another holder's processes.
+        An event has the name by which the allocation has its machine: the present one can be of another tenant's time.
         A virtual machine belongs to its tenant as a whole, and reports only about itself. Time in which several guests
         with its UUID were reported at once has no visible events.
         """
         cluster = allocation.spec.target.cluster
         if allocation.spec.kind not in VM_KINDS:
+            given = allocation.spec.target.machine or ""
             return [
                 _VisibleSpan(
                     EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
                     is_shared=one.scope is Scope.SHARED_DEVICE,
+                    name="" if given == one.machine else given,
                 )
                 for one in lookup.intervals_of(allocation, start, end)
             ]

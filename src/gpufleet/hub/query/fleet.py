@@ -8,10 +8,17 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.fleet.attribution import contract
-from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, current_holdings, current_states, unresolved_counts
-from gpufleet.fleet.readings import Freshness, known_views
+from gpufleet.fleet.attribution.reported import (
+    HOLDING_TTL_NS,
+    current_holdings,
+    current_states,
+    unresolved_counts,
+    unresolved_names,
+)
+from gpufleet.fleet.readings import Freshness, known_views, probe_readings
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query import processes
+from gpufleet.hub.query.claim_holders import ClaimHolders
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.holder_records import NO_HOLDERS, MachineHolders, with_holders
 from gpufleet.hub.query.kubernetes_records import kubernetes_node
@@ -30,6 +37,7 @@ from gpufleet.hub.query.records import (
     summary_views,
     with_age,
     with_metrics,
+    with_numa_nodes,
 )
 from gpufleet.hub.query.targets import AmbiguousError, MachineLookup, QueryExecutor
 from gpufleet.model.api.answer import (
@@ -45,6 +53,7 @@ from gpufleet.model.api.answer import (
 )
 from gpufleet.model.declarations import DECLARATION_TTL_NS
 from gpufleet.model.errors import NotFoundError
+from gpufleet.model.holdings import DeviceState
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
@@ -69,21 +78,49 @@ class FleetPages:
     """Pages of machines, nodes and GPUs, with a constant number of store queries per page. Blocks."""
 
     def __init__(
-        self, *, registry: Registry, store: Store, joins: ClusterJoins, clock: Clock, stale_after_seconds: float
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        joins: ClusterJoins,
+        claimed: ClaimHolders,
+        clock: Clock,
+        stale_after_seconds: float,
     ) -> None:
         self._registry = registry
         self._store = store
         self._joins = joins
+        self._claimed = claimed
         self._coverage_counter = CoverageCounter(
             registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds
         )
         self._clock = clock
         self._stale_after = stale_after_seconds
 
-    def machines(self, cluster: str | None, page: PageRequest, instant: LivenessSnapshot) -> MachinePage:
-        """Return a page of machines with their number of GPUs."""
+    def machines(
+        self, cluster: str | None, page: PageRequest, instant: LivenessSnapshot, *, probe: bool = False
+    ) -> MachinePage:
+        """Return a page of machines with their number of GPUs, and with their performance probe if required."""
         found, following = self._page(cluster, page, None)
-        return MachinePage(items=self.complete(found, instant), coverage=self._coverage(cluster), next=following)
+        items = self.complete(found, instant)
+        if probe:
+            items = self.with_probes(items)
+        return MachinePage(items=items, coverage=self._coverage(cluster), next=following)
+
+    def with_probes(self, machines: Sequence[MachineRecord]) -> tuple[MachineRecord, ...]:
+        """Add the readings of the performance probe to machines."""
+        stored = _per_cluster(machines, self._store.latest_of)
+        readers = _per_cluster(machines, self._store.readers_of)
+        now = self._clock.now_ns()
+        return tuple(
+            msgspec.structs.replace(
+                one,
+                probe=probe_readings(
+                    stored.get(one.id, ()), Freshness(now, self._stale_after, readers.get(one.id, ()))
+                ),
+            )
+            for one in machines
+        )
 
     def complete(self, machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> tuple[MachineRecord, ...]:
         """Fill in age, liveness and number of GPUs of machines."""
@@ -106,8 +143,9 @@ class FleetPages:
             error = contract.last_error(readers.get(machine.id, ()))
             liveness = _with_gpus(machine.liveness, counts[machine.id])
             machine = msgspec.structs.replace(machine, liveness=liveness)
-            unresolved = unresolved_counts(states.get(machine.id, ()), now)
-            one = node_record(machine, counts[machine.id], error, unresolved, self._stale_after)
+            reports = states.get(machine.id, ())
+            unresolved, names = unresolved_counts(reports, now), unresolved_names(reports, now)
+            one = node_record(machine, counts[machine.id], error, unresolved, names, self._stale_after)
             match, known_at = nodes[machine.id]
             node = kubernetes_node(match.node, known_at, now) if match.node is not None else None
             return msgspec.structs.replace(one, kubernetes_node=node, kubernetes_candidates=match.candidates)
@@ -128,17 +166,30 @@ class FleetPages:
     def _holders(self, cluster: str, machines: Sequence[str]) -> dict[str, MachineHolders]:
         """Return machine id to its present holders."""
         now = self._clock.now_ns()
+        states = {id_: current_states(own, now) for id_, own in self._holder_states(cluster, machines).items()}
+        joined = self._joined(cluster, machines, states)
         found: dict[str, list[StoredHolding]] = {}
-        query = HoldingQuery(cluster=cluster, machines=tuple(machines), start=now, end=LATEST)
-        for one in self._joins.complete(self._store.holdings(query)):
+        for one in self._joins.complete([one for own in joined.values() for one in own]):
             found.setdefault(one.machine, []).append(one)
-        states = self._holder_states(cluster, machines)
         return {
-            machine: MachineHolders(
-                current_holdings(found.get(machine, ()), now), current_states(states.get(machine, ()), now)
-            )
+            machine: MachineHolders(current_holdings(found.get(machine, ()), now), states.get(machine, {}))
             for machine in machines
         }
+
+    def joined_holdings(self, cluster: str, machines: Sequence[str]) -> dict[str, Sequence[StoredHolding]]:
+        """Return machine id to its present holdings with those by ResourceClaims, as reported otherwise."""
+        now = self._clock.now_ns()
+        states = {id_: current_states(own, now) for id_, own in self._holder_states(cluster, machines).items()}
+        return self._joined(cluster, machines, states)
+
+    def _joined(
+        self, cluster: str, machines: Sequence[str], states: Mapping[str, Mapping[str, DeviceState]]
+    ) -> dict[str, Sequence[StoredHolding]]:
+        now = self._clock.now_ns()
+        found: dict[str, list[StoredHolding]] = {}
+        for one in self._store.holdings(HoldingQuery(cluster=cluster, machines=tuple(machines), start=now, end=LATEST)):
+            found.setdefault(one.machine, []).append(one)
+        return self._claimed.complete(cluster, found, states, machines)
 
     def _holder_states(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[StoredHolderStates, ...]]:
         """Return machine id to the reports of holder states that can be present."""
@@ -180,12 +231,13 @@ class FleetPages:
         stored = _per_cluster(machines, self._store.latest_of)
         readers = _per_cluster(machines, self._store.readers_of)
         holders = _per_cluster(machines, self._holders) if holders is None else holders
+        slots = _per_cluster(machines, self._store.numa_nodes) if metrics is None else {}
         found: list[GpuRecord] = []
         for one in _with_liveness(machines, instant):
             freshness = self._freshness(readers.get(one.id, ()))
             samples = stored.get(one.id, ())
             samples = samples if metrics is None else with_metrics(samples, metrics)
-            records = gpu_records(one, samples, freshness, instant.behind)
+            records = with_numa_nodes(gpu_records(one, samples, freshness, instant.behind), slots.get(one.id, {}))
             found += with_holders(records, holders.get(one.id, NO_HOLDERS), one.liveness, known_views(samples))
         return found
 
@@ -292,20 +344,22 @@ class FleetQueries:
         self._instant = instant
         self._pages = pages
 
-    async def machines(self, cluster: str | None, page: PageRequest) -> MachinePage:
-        """Return a page of all machines, or of a cluster's."""
+    async def machines(self, cluster: str | None, page: PageRequest, *, probe: bool = False) -> MachinePage:
+        """Return a page of all machines, or of a cluster's, with their performance probe if required."""
         instant = self._instant()
-        return await self._executor.run(lambda: self._pages.machines(cluster, page, instant))
+        return await self._executor.run(lambda: self._pages.machines(cluster, page, instant, probe=probe))
 
     async def machine(self, id: str) -> MachineRecord:  # noqa: A002
-        """Return a machine by id, or by its name.
+        """Return a machine by id, or by its name, with its performance probe.
 
         Raises:
             NotFoundError: if there is no such machine.
             AmbiguousError: if several machines have the name.
         """
         instant = self._instant()
-        return await self._executor.run(lambda: self._pages.complete([self._machine(id)], instant)[0])
+        return await self._executor.run(
+            lambda: self._pages.with_probes(self._pages.complete([self._machine(id)], instant))[0]
+        )
 
     async def retire_machine(self, id: str) -> MachineRecord:  # noqa: A002
         """Record that a machine is retired; a later report revives it. Raises as `machine`."""

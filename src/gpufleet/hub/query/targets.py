@@ -31,7 +31,8 @@ from gpufleet.model.allocation import (
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.holdings import Holding
-from gpufleet.model.machine import MachineKind
+from gpufleet.model.kubernetes import ClusterNode
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
 from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
@@ -59,10 +60,12 @@ class TargetHoldings(msgspec.Struct, frozen=True):
     Attributes:
         stored: as reported, with any verdict.
         intervals: the devices that they give the allocation.
+        is_ambiguous: whether several SLURM clusters have jobs of the target's id. It then has no intervals.
     """
 
     stored: tuple[StoredHolding, ...] = ()
     intervals: tuple[HeldInterval, ...] = ()
+    is_ambiguous: bool = False
 
 
 class AmbiguousError(ConflictError):
@@ -163,6 +166,20 @@ class MachineLookup:
         named = self.candidates(allocation.spec.target) if bindings.lacks_machine(allocation) else ()
         return (*named, *self.with_ids(allocation.spec.target.cluster, bound - {one.id for one in named}))
 
+    def clusters(self) -> list[str]:
+        """Return the ids of all clusters."""
+        return [one.id for one in self._registry.clusters()]
+
+    def of_node(self, cluster: str, node: ClusterNode) -> tuple[MachineRecord, ...]:
+        """Return the machines that share any evidence of identity with a Kubernetes node."""
+        evidence = Machine(
+            name=node.name,
+            machine_id=node.machine_id.lower() or None,
+            system_uuid=node.system_uuid.lower() or None,
+            k8s_node_uid=node.uid,
+        )
+        return self._registry.machines_sharing(cluster, evidence)
+
     def bind(self, spec: AllocationSpec) -> Binding | None:
         """Return the machine and devices that a bare-metal spec names now; None if no single machine fits."""
         machine = bindings.locate(spec, self.candidates(spec.target)).machine
@@ -200,6 +217,8 @@ class MachineLookup:
         stored = tuple([one for one in own if may_overlap(one, start, end)])
         if not stored:
             return TargetHoldings()
+        if self._reads.is_ambiguous(allocation):
+            return TargetHoldings(stored, is_ambiguous=True)
         now = self._clock.now_ns()
         ends = [LATEST if (until := known_until(one, now)) is None else until for one in own]
         machines, first = {one.machine for one in own}, max(earliest, min(one.holding.since for one in own))

@@ -41,6 +41,7 @@ class AllocatedHolding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     Attributes:
         share: sharing mode.
         replicas: replicas of a time-sliced or MPS device that it has, or 0.
+        total_replicas: replicas that the device is shared into, or 0 if unknown.
         containers: names of the pod's containers that have the device.
         claim: `namespace/name` of the resource claim, or empty.
         since: start of the holding. No value of an earlier time is shown.
@@ -48,6 +49,7 @@ class AllocatedHolding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     share: Share
     replicas: int = 0
+    total_replicas: int = 0
     containers: tuple[str, ...] = ()
     claim: str = ""
     since: dt.datetime
@@ -114,11 +116,19 @@ class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     host_dimensions: tuple[DimReading, ...]
 
 
-class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Step of a series; `value` is None if nothing was measured in the step."""
+class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Step of a series.
+
+    Attributes:
+        at: start of the step.
+        value: None if nothing was measured in the step.
+        absent: why there is no value, from the newest sample of the step. None if there is a value, if the step has no
+            sample, and if its samples have expired.
+    """
 
     at: dt.datetime
     value: Value | None
+    absent: Reason | None = None
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +179,7 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         kubernetes: GPU resources that Kubernetes declares for it, by reporter; empty if there is none.
         age_seconds: since it was last seen, by the hub's clock.
         liveness: state by the time in which the hub was ingesting; see `docs/freshness.md`.
+        probe: readings of its performance probe by catalogue name, empty if it sent none; None in lists without them.
     """
 
     id: str
@@ -186,6 +197,7 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kubernetes: tuple[DeclaredResource, ...] = ()
     age_seconds: float = 0.0
     liveness: Liveness | None = None
+    probe: dict[str, Reading] | None = None
 
     @property
     def is_retired(self) -> bool:
@@ -200,6 +212,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cluster: cluster of the GPU.
         node: name of the machine that observed it.
         index: last index reported by the driver; not an identity.
+        numa_node: NUMA node of its PCI slot, by the newest report of the buses of its machine; None if it is not known.
         device: the view and its readings.
         measured_at, received_at: of its newest sample.
         age_seconds: since receipt.
@@ -212,6 +225,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster: str
     node: str
     index: int | None = None
+    numa_node: int | None = None
     device: AnswerDevice
     measured_at: dt.datetime
     received_at: dt.datetime
@@ -232,6 +246,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
         last_error: the newest error of its readers, verbatim, or None.
         unresolved_devices: holder source to the number of its device names that identify no device of the node. Empty
             if the node does not report them.
+        unresolved_names: holder source to the first of these names.
         kubernetes_node: its Kubernetes node by identity, or None if there is none, or the cluster has no collector.
         kubernetes_candidates: names of the Kubernetes nodes if several can be this machine.
     """
@@ -242,6 +257,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     gpus_reporting: int
     last_error: str | None
     unresolved_devices: dict[str, int] = {}
+    unresolved_names: dict[str, tuple[str, ...]] = {}
     kubernetes_node: KubernetesNodeRecord | None = None
     kubernetes_candidates: tuple[str, ...] = ()
 

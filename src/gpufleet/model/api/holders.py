@@ -30,7 +30,8 @@ class HolderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         liveness: of the machine; None if the hub has no record of it.
         device: id of the view, `cluster/machine/view key`, usable at `/v1/gpus/{id}`.
         uuid, index, model: of the device as reported last; `index` is not an identity.
-        holder, parent, container, container_id, steps, share, replicas, claim, methods, verdict: as in `Holding`.
+        holder, parent, container, container_id, steps, share, replicas, total_replicas, claim, methods, verdict: as in
+            `Holding`.
         since: when it began, by the machine's clock.
         until: when it ended; None while it is reported. The last report of it if no report of it followed in time.
         reported_at: when the hub received its newest report.
@@ -55,6 +56,7 @@ class HolderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     steps: tuple[str, ...] = ()
     share: Share
     replicas: int = 0
+    total_replicas: int = 0
     claim: str = ""
     methods: tuple[str, ...]
     verdict: HoldingVerdict

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.process import Process
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.retention import Resolution
@@ -180,10 +181,13 @@ class StoredSeries(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         points: (view key, metric) to (start of step, value).
         resolution: the coarsest one that contributed.
+        absences: (view key, metric) of `points` to start of step to reason, for steps without a value in which the
+            metric was read and absent. Samples that have expired give none.
     """
 
     points: dict[tuple[str | None, str], list[tuple[int, Value]]]
     resolution: Resolution
+    absences: dict[tuple[str | None, str], dict[int, Reason]] = {}
 
 
 FORWARDED = "forwarded_by"

@@ -263,10 +263,12 @@ class ClickHouseStore(StoreQueries):
         xids_since: int = 0,
     ) -> StoredSeries:
         """Return values over time, at most 11,000 steps; see `ports.HistoryStore`."""
-        handle, retention = self._handles.reader, self._retention
+        handle, absences, retention = self._handles.reader, self._cache.absences, self._retention
         with translate_errors(f"{self._dsn.shown}: series"):
             subjects = self._subjects_of(cluster, [machine])
-            return fetch_series(handle, subjects, metrics, start, end, step, provenance, retention, views, xids_since)
+            return fetch_series(
+                handle, absences, subjects, metrics, start, end, step, provenance, retention, views, xids_since
+            )
 
     def write_findings(self, transitions: Sequence[NumberedTransition]) -> None:
         """Write transitions of findings, durably, before returning; see `ports.FactStore`."""
@@ -330,7 +332,7 @@ class ClickHouseStore(StoreQueries):
             raise
 
     def _add_to_memory(self, written: InsertColumns) -> None:
-        """Add written rows to what is kept in memory."""
+        """Add written rows to the caches."""
         for name, cache in ((SUBJECTS.name, self._subjects), (READER_STATUS.name, self._readers)):
             if name in written.tables:
                 cache.add(written.tables[name])
@@ -340,7 +342,7 @@ class ClickHouseStore(StoreQueries):
             self._newest.add(written.tables["latest"], written.newest)
 
     def _drop_memory(self) -> None:
-        """Drop what is kept in memory: it is read again."""
+        """Drop the caches. They are loaded again when they are needed."""
         self._counts = None
         self._newest.drop()
         self._readers.drop()
@@ -348,7 +350,7 @@ class ClickHouseStore(StoreQueries):
         self._labelled.drop()
 
     def _exclusive(self, memory: T) -> T | None:
-        """Return what is kept in memory, or None if another process may write to the tables."""
+        """Return a cache, or None if another process may write to the tables."""
         return None if self._lock is None and self._lease is None else memory
 
     def _loaded_counts(self) -> GpuCounts:

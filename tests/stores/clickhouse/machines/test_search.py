@@ -1,5 +1,7 @@
 """Search for the machines that report a view or a text: by the newest sample of each, within a cluster."""
 
+import msgspec
+
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample
 from gpufleet.model.time import NANOS
@@ -8,6 +10,7 @@ from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
 
 T0 = 1_700_000_000 * NANOS
+SLOT = "0000:01:00.0"
 VGPU = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-1", instance="7", parent="gpu/GPU-1")
 
 
@@ -43,6 +46,17 @@ def test_view_is_found_on_every_machine_that_reported_it(store: ClickHouseStore,
     assert store.reporters_of_view(cluster, other.key) == ("m-a", "m-b")
     assert store.reporters_of_view(cluster, VGPU.key) == ("m-b",)
     assert store.reporters_of_view(cluster, "vgpu/U-3") == ()
+
+
+def test_gpus_that_several_machines_reported_are_found(store: ClickHouseStore, cluster: str) -> None:
+    moved, kept = (View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{n}", pci_address=SLOT) for n in (1, 2))
+    inside = msgspec.structs.replace(kept, side=Side.GUEST)
+    unnamed = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=SLOT)
+    for machine, views in (("m-a", [moved, kept, unnamed]), ("m-b", [moved, inside, unnamed])):
+        samples = [Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0, values={}) for view in views]
+        store.write([accept(cluster, machine, samples)], f"{cluster}-{machine}")
+    assert store.shared_gpus(cluster) == {moved.key: ("m-a", "m-b")}
+    assert store.shared_gpus(f"{cluster}-x") == {}
 
 
 def test_views_are_found_by_the_start_of_their_key(store: ClickHouseStore, cluster: str) -> None:

@@ -10,6 +10,7 @@ from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.claim_holders import ClaimHolders
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.fleet import FleetPages
 from gpufleet.hub.query.paging import PageRequest
@@ -103,7 +104,10 @@ def test_summaries_equal_a_count_over_all_values(
     clock = FakeClock(T0)
     lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
     joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
-    lists = FleetPages(registry=registry, store=store, joins=joins, clock=clock, stale_after_seconds=90.0)
+    claimed = ClaimHolders(store=store, lookup=lookup, joins=joins, clock=clock)
+    lists = FleetPages(
+        registry=registry, store=store, joins=joins, claimed=claimed, clock=clock, stale_after_seconds=90.0
+    )
     instant = LivenessSnapshot(Senders(IngestClock(clock)), now=T0, unflushed_since=None)
     readings_of: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
     for one in lists.gpus(cluster, None, PageRequest(), instant).items:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.view import Side, ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ResultRow, fetch_newest
 
@@ -70,6 +71,12 @@ _MACHINES_OF_VIEW = """
 SELECT DISTINCT machine FROM views WHERE cluster = {cluster:String} AND view = {view:String} ORDER BY machine
 """
 
+_SHARED_GPUS = f"""
+SELECT view, arraySort(groupUniqArray(machine)) AS machines FROM views
+WHERE cluster = {{cluster:String}} AND kind = '{ViewKind.GPU}' AND side = '{Side.HOST}' AND isNotNull(uuid)
+GROUP BY view HAVING length(machines) > 1 ORDER BY view
+"""  # noqa: S608 - names are constants; values are bound as parameters
+
 _VIEWS_WITH_PREFIX = """
 SELECT DISTINCT view, machine FROM views
 WHERE cluster = {cluster:String} AND arrayExists(prefix -> startsWith(view, prefix), {prefixes:Array(String)})
@@ -91,6 +98,12 @@ def fetch_reporters_of_view(handle: Handle, cluster: str, view: str) -> tuple[st
     """Return the machines that ever reported a view."""
     rows = handle.query(_MACHINES_OF_VIEW, parameters={"cluster": cluster, "view": view}).result_rows
     return tuple(row[0] for row in rows)
+
+
+def fetch_shared_gpus(handle: Handle, cluster: str) -> dict[str, tuple[str, ...]]:
+    """Return the GPUs that several machines reported on their own side; see `ports.SampleStore.shared_gpus`."""
+    rows = handle.query(_SHARED_GPUS, parameters={"cluster": cluster}).result_rows
+    return {view: tuple(machines) for view, machines in rows}
 
 
 def fetch_views_with_prefix(

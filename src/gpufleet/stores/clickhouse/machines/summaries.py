@@ -66,6 +66,23 @@ def fetch_pci_gpu_counts(handle: Handle, cluster: str, machines: Sequence[str]) 
     return dict(handle.query(_PCI_GPUS, parameters=parameters).result_rows)
 
 
+_NUMA_NODES = """
+SELECT machine, tupleElement(newest, 1), tupleElement(newest, 2) FROM (
+    SELECT machine, argMax(tuple(addresses, numa_nodes), reported_at) AS newest FROM inventory
+    WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+    GROUP BY machine)
+"""
+
+
+def fetch_numa_nodes(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return machine id to PCI address to NUMA node; see `ports.SampleStore`."""
+    parameters = {"cluster": cluster, "machines": list(machines)}
+    return {
+        machine: {address: node for address, node in zip(addresses, nodes, strict=True) if node is not None}
+        for machine, addresses, nodes in handle.query(_NUMA_NODES, parameters=parameters).result_rows
+    }
+
+
 def fetch_gpu_counts(handle: Handle) -> GpuCounts:
     """Load the GPU counts of the whole store."""
     counts = GpuCounts()

@@ -286,9 +286,9 @@ class SampleRows:
             number = info_set_id(texts)
             sets.append(number)
             subject = one.subject(row)
-            if number != EMPTY_SET and self._known.info.get(subject) != number:
-                self._info.append((subject, number, one.block.measured_at[row], one.accepted.received_at, texts))
-                self._known.info[subject] = number
+            at = one.block.measured_at[row]
+            if number != EMPTY_SET and self._known.is_new_info(subject, number, at):
+                self._info.append((subject, number, at, one.accepted.received_at, texts))
 
 
 def _is_empty(cells: NumericArray | list[Cell]) -> bool:

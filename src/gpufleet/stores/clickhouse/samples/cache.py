@@ -195,7 +195,7 @@ class NewestRowCache:
         self._clusters: dict[str, _CachedCluster] = {}
 
     def drop(self) -> None:
-        """Drop everything: the content of the store is not known any more."""
+        """Drop all entries, because the content of the store is unknown."""
         with self._lock:
             self._clusters.clear()
 

@@ -109,7 +109,7 @@ class NewestRead(msgspec.Struct, frozen=True):
     Attributes:
         rows: in any order.
         missing: machines that must be loaded.
-        content: what was read; it may be dropped before they are loaded.
+        content: the rows in memory at the time of the read, which may be dropped before `missing` is loaded.
     """
 
     rows: list[NewestRow]
@@ -215,7 +215,7 @@ class NewestSamples:
         return sum(one.size for one in self._clusters.values())
 
     def drop(self) -> None:
-        """Drop everything: the content of the store is not known any more."""
+        """Drop all rows, because the content of the store is unknown."""
         with self._lock:
             self._clusters.clear()
 

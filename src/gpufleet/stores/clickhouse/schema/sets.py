@@ -10,7 +10,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.machine import PciFunction
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
 from gpufleet.model.wire.batch import WireAbsence
 from gpufleet.stores.clickhouse.connection.client import Handle
@@ -20,6 +22,9 @@ EMPTY_SET = 0
 
 Subject = tuple[str, ...]
 """Key of a cache entry: cluster, machine, and view, reader or lane as needed."""
+
+_SECOND_BITS = 40
+_SECONDS = (1 << _SECOND_BITS) - 1
 
 _KNOWN_LIMIT = 3_000_000
 """Maximum entries per cache: a million GPUs with three readers each. An entry takes about 300 bytes."""
@@ -81,7 +86,8 @@ class WriteCache:
 
     Attributes:
         absence_sets: ids in the table `absence_sets`.
-        info: (cluster, machine, view, reader, lane) to the id of the texts last written.
+        info: (cluster, machine, view, reader, lane) to the id of the texts last written, and the newest time at which
+            they were measured: seconds since 1970 in the lower bits of one number, which takes less memory than two.
         views: (cluster, machine, view, reader) to this process's hash of the last description, and its report time.
         view_lists: (cluster, machine) to a repeatedly sent list of views, and this process's hash of the reported
             (reader, views) pairs. All reported views of the list are written as they are in it.
@@ -94,6 +100,25 @@ class WriteCache:
         self.views: dict[Subject, tuple[int, int]] = {}
         self.view_lists: dict[tuple[str, str], tuple[list[View], int]] = {}
         self.inventory: dict[Subject, int] = {}
+
+    def is_new_info(self, subject: Subject, number: int, at: int) -> bool:
+        """Return whether texts are to be written: others than before, or the first after a pause of `RETURN_GAP_NS`.
+
+        Args:
+            subject: of the texts.
+            number: id of the texts.
+            at: time of measurement, nanoseconds since 1970.
+        """
+        before = self.info.get(subject, 0)
+        seconds, newest = min(at // NANOS, _SECONDS), before & _SECONDS
+        is_new = before >> _SECOND_BITS != number or seconds - newest > RETURN_GAP_NS // NANOS
+        if is_new or seconds > newest:
+            self.add_info(subject, number, max(seconds, newest) * NANOS)
+        return is_new
+
+    def add_info(self, subject: Subject, number: int, at: int) -> None:
+        """Record texts that the store has, and the time of their measurement in nanoseconds since 1970."""
+        self.info[subject] = number << _SECOND_BITS | min(at // NANOS, _SECONDS)
 
     def trim(self) -> None:
         """Clear the caches that exceed the limit."""
@@ -112,7 +137,10 @@ class WriteCache:
 
 _KNOWN_ABSENCES = "SELECT id FROM absence_sets"
 
-_KNOWN_INFO = "SELECT cluster, machine, view, reader, lane, info_set FROM latest FINAL WHERE info_set != 0"
+_KNOWN_INFO = (
+    "SELECT cluster, machine, view, reader, lane, info_set, toUnixTimestamp64Nano(measured_at) FROM latest FINAL "
+    "WHERE info_set != 0"
+)
 
 _KNOWN_INVENTORY = (
     "SELECT cluster, machine, argMax(inventory_set, reported_at) FROM inventory GROUP BY cluster, machine"
@@ -123,8 +151,8 @@ def load_known(handle: Handle) -> WriteCache:
     """Return the content that the store has, except for views."""
     known = WriteCache()
     known.absence_sets.update(row[0] for row in handle.query(_KNOWN_ABSENCES).result_rows)
-    for *subject, number in handle.query(_KNOWN_INFO).result_rows:
-        known.info[tuple(subject)] = number
+    for *subject, number, at in handle.query(_KNOWN_INFO).result_rows:
+        known.add_info(tuple(subject), number, at)
     for *subject, number in handle.query(_KNOWN_INVENTORY).result_rows:
         known.inventory[tuple(subject)] = number
     return known

@@ -317,7 +317,7 @@ _PROCESS_TYPES = {ValueType.INT: "Nullable(UInt64)", ValueType.FLOAT: "Nullable(
 _HOLDER = ("kind", "id", "name", "namespace")
 """Identity of a holder; a holder's parent has only these."""
 
-_HOLDER_TEXTS = ("user", "account", "queue", "qos", "array_job", "array_task")
+_HOLDER_TEXTS = ("user", "account", "queue", "qos", "array_job", "array_task", "slurm_cluster")
 _HOLDER_LISTS = (
     *("owner_kinds", "owner_names", "owner_uids", "owner_api_versions"),
     *("label_names", "label_values", "annotation_names", "annotation_values"),
@@ -335,7 +335,7 @@ HOLDINGS = TableDefinition(
         *(Column(name, STRING) for name in ("container", "container_id")),
         Column("steps", "Array(String)"),
         Column("share", TEXT),
-        Column("replicas", "UInt64"),
+        *(Column(name, "UInt64") for name in ("replicas", "total_replicas")),
         Column("claim", STRING),
         Column("since", INSTANT),
         Column("until", f"Nullable({INSTANT})"),
@@ -347,7 +347,7 @@ HOLDINGS = TableDefinition(
     key=("cluster", "machine", "view", "holder_kind", "holder_id", "container", "since"),
     version="reported_at",
     lookup=True,
-    searched=("holder_id", "holder_array_job", "holder_owner_names"),
+    searched=("holder_id", "holder_name", "holder_namespace", "holder_user", "holder_array_job", "holder_owner_names"),
 )
 
 HOLDER_STATES = TableDefinition(
@@ -363,6 +363,7 @@ HOLDER_STATES = TableDefinition(
         Column("details", "Array(String)"),
         Column("unresolved_sources", "Array(String)"),
         Column("unresolved_names", "Array(UInt64)"),
+        Column("unresolved_examples", "Array(Array(String))"),
     ),
     key=("cluster", "machine", "sender", "epoch"),
     version="reported_at",
