@@ -222,7 +222,8 @@ def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster:
         store.write([accept(cluster, "m", part=part)], f"{cluster}-{token}")
     assert store.pci_gpu_counts(cluster, ["m"]) == {"m": 1}
     assert store.numa_nodes(cluster, ["m", "n"]) == {"m": {"0000:1b:00.0": 1}}
-    store.write([accept(cluster, "m", part=MachinePart(machine=0, inventory=[]))], f"{cluster}-c")
+    later = accept(cluster, "m", part=MachinePart(machine=0, inventory=[]), sent_at=T0 + NANOS)
+    store.write([later], f"{cluster}-c")
     assert store.pci_gpu_counts(cluster, ["m"]) == {"m": 0}
     assert store.numa_nodes(cluster, ["m"]) == {"m": {}}
     found = store.holdings(HoldingQuery(cluster=cluster, machines=("m",), start=T0, end=LATEST))
