@@ -74,7 +74,7 @@ THROUGH_THE_PACKAGE = {
         ),
         "tests/model",
     ),
-    "model/api": ("answer findings fleet holders inventory kubernetes sql usage", "tests/web/hub"),
+    "model/api": ("answer findings fleet holders inventory kubernetes senders sql usage", "tests/web/hub"),
     "model/stored": ("findings holdings kubernetes ledger readings retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
     "probe": ("facts host_files measurements records", "tests/probe"),

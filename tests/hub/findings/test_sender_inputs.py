@@ -12,7 +12,7 @@ from gpufleet.hub.findings.instant import HubInstant
 from gpufleet.hub.findings.reports import machine_columns, sender_columns
 from gpufleet.hub.findings.sender_inputs import data_delays, sender_readings, start_dropped
 from gpufleet.hub.liveness.states import LivenessSnapshot
-from gpufleet.model.api.answer import EpochConflict
+from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.stored.readings import NewestColumns
 from gpufleet.model.time import NANOS, to_datetime
 from tests.hub.findings.test_reports import case, record

@@ -24,7 +24,7 @@ from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.model.absence import Absent
-from gpufleet.model.api.answer import SenderRecord
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction

@@ -11,7 +11,7 @@ from gpufleet.hub.liveness.senders import SenderReport, Senders, answered_at
 from gpufleet.hub.liveness.states import LivenessSnapshot, complete_up_to
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
 from gpufleet.hub.liveness.uptime import SUSPENDED_SECONDS, IngestClock, IngestHistory
-from gpufleet.model.api.answer import EpochConflict
+from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.liveness import ClusterFreshness, State
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, NewestReport, SenderState

@@ -8,7 +8,7 @@ import pytest
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.receive.ingest import EpochConflictError
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.api.answer import SenderRecord
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.liveness import ClusterFreshness, State

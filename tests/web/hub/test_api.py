@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.model.api.answer import AllocationAnswer, GpuPage, NodePage, SenderRecord, SeriesAnswer
+from gpufleet.model.api.answer import AllocationAnswer, GpuPage, NodePage, SeriesAnswer
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
 from tests.fakes.batches import body, host_sample

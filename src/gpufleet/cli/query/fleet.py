@@ -20,9 +20,10 @@ from gpufleet.cli.query.cells import Parts, age_cell, count_cell, expectation_li
 from gpufleet.cli.query.findings import evaluation_text
 from gpufleet.cli.query.request import LIVENESS_STATES, make_layout, query_and_print
 from gpufleet.cli.table import Cell, TextColumn, TextTable
-from gpufleet.model.api.answer import Coverage, SenderRecord
+from gpufleet.model.api.answer import Coverage
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.api.kubernetes import ClusterCollection, CollectionState
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.finding import Severity
 from gpufleet.model.liveness import State

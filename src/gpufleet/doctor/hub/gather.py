@@ -38,7 +38,7 @@ from gpufleet.doctor.hub.files import (
 )
 from gpufleet.hub.receive.listener import Listener, read_listener
 from gpufleet.hub.receive.log import read_backlog
-from gpufleet.model.api.answer import SenderRecord
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.time import NANOS, to_ns
 

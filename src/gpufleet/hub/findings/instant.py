@@ -11,7 +11,7 @@ from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.sequences import EpochConflicts
-from gpufleet.model.api.answer import EpochConflict
+from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.errors import RegistryError, StoreError
 
 OWN_REASONS = frozenset({"client_gone", "overloaded", "log_full", "catching_up", "degraded"})

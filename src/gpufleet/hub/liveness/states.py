@@ -2,7 +2,7 @@
 
 from gpufleet.hub.liveness.limits import LOST_SECONDS, LivenessLimits, limits_of, state_after
 from gpufleet.hub.liveness.senders import SenderFreshness, Senders, answered_at
-from gpufleet.model.api.answer import EpochConflict
+from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.declarations import DECLARATION_TTL_NS
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.stored.ledger import MachineFreshness

@@ -13,7 +13,8 @@ import numpy as np
 from gpufleet.hub.liveness.limits import LOST_SECONDS, LivenessLimits, state_after
 from gpufleet.hub.liveness.senders import Column, SenderFreshness, answered_at
 from gpufleet.hub.liveness.states import CLOCK_STEP_NS, SKEW_SUSPECT_SECONDS, LivenessSnapshot, complete_up_to
-from gpufleet.model.api.answer import Coverage, EpochConflict
+from gpufleet.model.api.answer import Coverage
+from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.liveness import ClusterFreshness, Liveness, State
 from gpufleet.model.stored.ledger import MachineFreshnessColumns
 from gpufleet.model.time import NANOS, to_datetime

@@ -26,8 +26,8 @@ from gpufleet.hub.query.records import CoverageCounter, sender_record
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.sequences import EpochConflicts, Intervals
-from gpufleet.model.api.answer import EpochConflict, SenderRecord
 from gpufleet.model.api.fleet import FleetAnswer, HubIngestState
+from gpufleet.model.api.senders import EpochConflict, SenderRecord
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.errors import NotFoundError
 from gpufleet.model.liveness import ClusterFreshness, State

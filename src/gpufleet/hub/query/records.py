@@ -12,17 +12,8 @@ from gpufleet.hub.liveness.states import complete_up_to, view_liveness
 from gpufleet.hub.query.holder_records import node_holders
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.aggregate import aggregate
-from gpufleet.model.api.answer import (
-    AnswerDevice,
-    Coverage,
-    EpochConflict,
-    EpochRecord,
-    GpuRecord,
-    MachineRecord,
-    NodeGpus,
-    NodeRecord,
-    SenderRecord,
-)
+from gpufleet.model.api.answer import AnswerDevice, Coverage, GpuRecord, MachineRecord, NodeGpus, NodeRecord
+from gpufleet.model.api.senders import EpochConflict, EpochRecord, SenderRecord
 from gpufleet.model.cluster import Cluster
 from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredGpus
 from gpufleet.model.holdings import Holding

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gpufleet.model.api.answer import EpochConflict
+from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.stored.ledger import Ranges
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.wire.batch import WireBatch

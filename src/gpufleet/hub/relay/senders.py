@@ -16,7 +16,7 @@ from gpufleet.hub.query.records import sender_record
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import EpochConflicts, Intervals
-from gpufleet.model.api.answer import SenderRecord
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.errors import WireError
 from gpufleet.model.stored.ledger import SequenceKey
 from gpufleet.model.wire.batch import WireBatch

@@ -20,10 +20,10 @@ from gpufleet.model.api.answer import (
     NodeGpusPage,
     NodePage,
     ProcessesAnswer,
-    SenderRecord,
 )
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.api.inventory import ChangeKind, GpuChangePage, GpuPool
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
 from gpufleet.web.hub.formats import list_response
 from gpufleet.web.hub.openapi import describe, errors

@@ -22,7 +22,6 @@ from gpufleet.model.api.answer import (
     MachineRecord,
     NodeRecord,
     ProcessesAnswer,
-    SenderRecord,
     SeriesAnswer,
 )
 from gpufleet.model.api.findings import (
@@ -35,6 +34,7 @@ from gpufleet.model.api.findings import (
 )
 from gpufleet.model.api.holders import HolderPage
 from gpufleet.model.api.inventory import GpuChangePage, GpuPool
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
 from gpufleet.model.api.usage import UsageAnswer
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
