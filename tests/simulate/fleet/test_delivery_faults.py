@@ -58,6 +58,13 @@ def test_late_data_is_older_than_its_batch_and_never_goes_back() -> None:
     assert measured == sorted(measured)
 
 
+def test_holder_that_came_as_late_data_ends_is_reported() -> None:
+    agent = agents_with("late-data=90@+2m/5m:c1/n1,held-parked@+345s/10m:c1/n1/g0")[0]
+    every = dict(sent(agent, 10))
+    users = [{one.holder.user for one in every[at][0].reports[0].holdings} for at in (390, 420)]
+    assert ["mallory" in found for found in users] == [False, True]
+
+
 def test_second_agent_reports_the_same_boot_under_another_name() -> None:
     first, _, second = agents_with("duplicate-agent@+2m/5m:c1/n1")
     (own,) = next(iter(sent(first, 1)))[1]

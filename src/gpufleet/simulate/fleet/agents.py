@@ -157,11 +157,12 @@ class SimulatedAgent:
 
     def _make(self, at: int, since: int) -> None:
         ahead, late = self._ahead(at), self._total(FaultKind.LATE_DATA, at)
-        is_changed = self._fleet.has_edge(self.node, STATIC_FAULTS, since, at)
         measured = max(at - late, self._reported_at)
+        before = min(self._reported_at or since - late, measured)  # before `since` if data was late until now
+        is_changed = self._fleet.has_edge(self.node, STATIC_FAULTS, before, measured)
         pass_ = CollectionPass(
             at=measured,
-            since=min(max(since - late, self._reported_at), measured),
+            since=before,
             lanes=[
                 Lane.FAST,
                 *self._due(at, Lane.SLOW, SLOW_SECONDS),
