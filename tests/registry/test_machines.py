@@ -11,6 +11,7 @@ from gpufleet.fleet.identity import RETURN_NS
 from gpufleet.model.errors import CapacityError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import MachineRoom
+from gpufleet.model.time import NANOS
 from gpufleet.registry.machines import EXPIRY_NS, RETIRED_FACTOR, SHORT_LIVED_NS, MachineCache, MachineOrder
 
 NOW = 10**18
@@ -104,6 +105,33 @@ def test_short_lived_machines_of_other_clusters_are_kept() -> None:
     later = NOW + 2 * EXPIRY_NS
     add(machines, range(1), at=later)
     assert machines.counts() == {"c": 8}
+
+
+@pytest.mark.parametrize(("agents", "count"), [(("node", "clone"), 2), (("first", "second"), 3)])
+def test_node_with_the_uuid_of_a_clone_is_one_machine(agents: tuple[str, str], count: int) -> None:
+    """A collector reports a node without boot id: its name decides between the clones if only one of them has it."""
+    machines, uuid = MachineCache(), {"machine_id": "a" * 32, "system_uuid": "u"}
+    node = Machine(name="node", k8s_node_uid="1", **uuid)
+    found = set()
+    for at in range(NOW, NOW + 300 * NANOS, 10 * NANOS):
+        for number, name in enumerate(agents):
+            machines.match("c", f"agent-{number}", Machine(name=name, boot_id=str(number), **uuid), at, at)
+        found.add(machines.match_named("c", "collector", node, at, at).id)
+    assert len(found) == 1
+    assert len(machines.records("c")) == count
+
+
+def test_two_nodes_with_one_uuid_are_two_machines() -> None:
+    machines, uuid = MachineCache(), {"machine_id": "a" * 32, "system_uuid": "u"}
+    nodes = [Machine(name=f"node-{number}", k8s_node_uid=str(number), **uuid) for number in range(2)]
+    found: list[set[str]] = [set(), set()]
+    for at in range(NOW, NOW + 300 * NANOS, 10 * NANOS):
+        for name in ("a", "b"):
+            machines.match("c", name, Machine(name=name, boot_id=name, **uuid), at, at)
+        for node, ids in zip(nodes, found, strict=True):
+            ids.add(machines.match_named("c", "collector", node, at, at).id)
+    assert [len(ids) for ids in found] == [1, 1]
+    assert found[0].isdisjoint(found[1])
 
 
 def named(name: str) -> Machine:

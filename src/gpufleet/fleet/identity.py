@@ -219,7 +219,7 @@ def _choose(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine
     if len(fits) <= 1:
         return fits[0] if fits else None
     if machine.boot_id is None:
-        return _newest(fits, at)
+        return _newest(fits, machine, at)
     named = [one for one in fits if one.machine.name == machine.name]
     if len(named) == 1:
         return named[0]
@@ -227,16 +227,25 @@ def _choose(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine
     return not_live[0] if len(not_live) == 1 else None
 
 
-def _newest(fits: list[KnownMachine], at: int) -> KnownMachine | None:
+def _newest(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine | None:
     """Return the live machine, or the one last seen if none is live.
 
-    If several are live, return the one that was last seen of those without other evidence than the name, or None.
+    If several are live, such as clones, return the only node with the name. If there is none, return the one last seen
+    of those without other evidence than the name, or than this evidence from third parties; or None.
     """
     live = [one for one in fits if _live(one, at)]
     if len(live) == 1:
         return live[0]
-    candidates = [one for one in fits if has_name_only(one.machine)] if live else fits
+    named = [one for one in live if one.machine.name == machine.name]
+    if len(named) == 1 and machine.kind is MachineKind.NODE:
+        return named[0]
+    candidates = [one for one in fits if has_name_only(one.machine) or _is_named_so(one, machine)] if live else fits
     return max(candidates, key=lambda one: (one.last_seen, one.id), default=None)
+
+
+def _is_named_so(one: KnownMachine, machine: Machine) -> bool:
+    """Return whether only third parties reported a machine, and with this evidence."""
+    return one.named_only and all(getattr(one.machine, field) == getattr(machine, field) for field in EVIDENCE)
 
 
 def _merge(one: KnownMachine, machine: Machine, at: int, named_at: int) -> KnownMachine:
