@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.model.text import bounded, clean, escape_formula, printable
+from gpufleet.model.text import bounded, clean, counted, escape_formula, printable
 
 DIRECTION_MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 ZERO_WIDTH = "\u200b\u200c\u200d\u2060\ufeff\u00ad\U000e0041"
@@ -53,3 +53,7 @@ def test_every_unprintable_character_is_replaced_for_terminals() -> None:
 def test_formula_is_escaped(first: str) -> None:
     assert escape_formula(f"{first}1") == f"'{first}1"
     assert escape_formula(f"1{first}") == f"1{first}"
+
+
+def test_numbers_have_their_nouns() -> None:
+    assert [counted(number, "GPU") for number in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]

@@ -1,4 +1,4 @@
-"""Sanitizing of texts from untrusted sources."""
+"""Texts: sanitizing of those from untrusted sources, and numbers with nouns."""
 
 import unicodedata
 
@@ -34,6 +34,11 @@ def bounded(text: str, most: int) -> str:
     """Return the cleaned text (`clean`), and at most `most` characters of it; the last is then `…`."""
     text = clean(text)
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with a regular noun, such as `1 machine` or `2 machines`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def escape_formula(text: str) -> str:

@@ -40,15 +40,15 @@ def test_items_that_hide_gpus_come_first_with_a_summary() -> None:
     assert "gpufleet cluster put --contact" in lines[1]
     assert isinstance(summary, str)
     assert summary.startswith("east: partly visible; 91.3 % of MUST items met (21 met, 2 not met")
-    assert "; tier 3, as observed, reached none; 1 GPUs not visible" in summary
+    assert "; tier 3, as observed, reached none; 1 GPU not visible" in summary
     assert judged == "Judged 42 s ago."
     assert sorted(map(str, remarks), reverse=True) == [
         (
-            "Not visible by ownership.contact: the cluster, with 1 GPUs without values: the registration has no "
+            "Not visible by ownership.contact: the cluster, with 1 GPU without values: the registration has no "
             "contact; 15 GPUs report. The team of the cluster cannot be reached."
         ),
         (
-            "Not visible by exposition.gpus_report: 1 machines, 1 GPUs: 7 of 8 GPUs reporting. "
+            "Not visible by exposition.gpus_report: 1 machine, 1 GPU: 7 of 8 GPUs reporting. "
             "The GPUs without values are listed as not visible. They are not counted as idle."
         ),
     ]

@@ -28,6 +28,7 @@ from gpufleet.exporters.display import seconds_text
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.contract import ClusterVisibility, Tier
+from gpufleet.model.text import counted
 
 if TYPE_CHECKING:
     from gpufleet.fleet.contract.records import ItemRemedy
@@ -156,12 +157,13 @@ def summary_text(head: "ConformanceMetadata") -> str:
     from gpufleet.fleet.contract.report_page import tier_text
 
     reporting = f", {head.gpus_reporting} of them report" if head.gpus_reporting else ""
-    gpus = f", and those of {head.machines_without_count} machines" if head.machines_without_count else ""
+    uncounted = head.machines_without_count
+    gpus = f", and those of {counted(uncounted, 'machine')}" if uncounted else ""
     return (
         f"{head.cluster}: {_visibility_text(head.visibility)}; {_percent(head.percent)} of MUST items met "
         f"({head.must.met} met, {head.must.not_met} not met, {head.must.unknown} unknown, {head.must.waived} waived); "
         f"tier {tier_text(head)}, reached {_tier(head.reached_tier, 'none')}; "
-        f"{head.gpus_not_visible} GPUs not visible{gpus}{reporting}"
+        f"{counted(head.gpus_not_visible, 'GPU')} not visible{gpus}{reporting}"
     )
 
 
@@ -187,9 +189,9 @@ def _tier(tier: Tier | None, missing: str = "unknown") -> str:
 
 def _concerned(entry: "HiddenEntry") -> str:
     if entry.is_whole:
-        return f"the cluster, with {entry.gpus} GPUs without values" if entry.gpus else "the cluster"
-    gpus = "GPUs of unknown number" if entry.gpus is None else f"{entry.gpus} GPUs"
-    return f"{entry.machines} machines, {gpus}" if entry.machines else gpus
+        return f"the cluster, with {counted(entry.gpus, 'GPU')} without values" if entry.gpus else "the cluster"
+    gpus = "GPUs of unknown number" if entry.gpus is None else counted(entry.gpus, "GPU")
+    return f"{counted(entry.machines, 'machine')}, {gpus}" if entry.machines else gpus
 
 
 def _remedy(remedy: "ItemRemedy | None") -> str:

@@ -16,6 +16,7 @@ from gpufleet.model.api.kubernetes import CollectionState, CollectorRecord
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.kubernetes import CopyState
 from gpufleet.model.liveness import ExpectedGpus
+from gpufleet.model.text import counted
 
 INVENTORY = ("nodes", "pods")
 CLAIMS = ("resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io")
@@ -73,7 +74,7 @@ def _missing_counts(facts: ClusterFacts) -> str:
     if facts.is_kubernetes and not _current_collectors(facts):
         return "the GPUs of the nodes in Kubernetes, because no collector reports"
     uncounted = sum(len(one.names) for one in facts.machines if one.facts.gpus is None)
-    return f"the number of GPUs of {uncounted} machines" if uncounted else ""
+    return f"the number of GPUs of {counted(uncounted, 'machine')}" if uncounted else ""
 
 
 def _gpus_located(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
@@ -89,7 +90,7 @@ def _gpus_located(facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
         return met(found)
     unsized = sum(machines for gpus, machines in counts if gpus is None)
     if unsized:
-        return unknown(f"the number of GPUs of {unsized} machines; {found}")
+        return unknown(f"the number of GPUs of {counted(unsized, 'machine')}; {found}")
     return not_met(found, expected - located)
 
 

@@ -15,6 +15,7 @@ from gpufleet.fleet.contract.check import (
 from gpufleet.fleet.contract.facts import ClusterFacts, GpuSource, MachineFacts
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import MachineKind
+from gpufleet.model.text import counted
 
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})")
 
@@ -121,7 +122,7 @@ def _no_gpus(name: str, what: str) -> MachineRun:
         count: int | None = getattr(machine, name)
         if count is None:
             return unknown(f"the number of GPUs {what}")
-        found = f"{count} GPUs {what}"
+        found = f"{counted(count, 'GPU')} {what}"
         return met(found) if count == 0 else not_met(found, count)
 
     return run

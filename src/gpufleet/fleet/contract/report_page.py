@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gpufleet.fleet.contract.records import AREA_TITLES, ItemRemedy
 from gpufleet.fleet.contract.report import ConformanceItem, ConformanceMetadata, ConformanceReport, HiddenEntry
-from gpufleet.model.text import clean
+from gpufleet.model.text import clean, counted
 
 NOT_JUDGED = "not judged yet, only the registration was checked"
 """State of a cluster without a verdict."""
@@ -64,9 +64,10 @@ def _head(head: ConformanceMetadata) -> Iterator[tuple[str, str]]:
             f"{must.not_applicable} not applicable"
         ),
     )
-    uncounted = f", and those of {head.machines_without_count} machines" if head.machines_without_count else ""
+    without = head.machines_without_count
+    uncounted = f", and those of {counted(without, 'machine')}" if without else ""
     reporting = f", {head.gpus_reporting} of them report" if head.gpus_reporting else ""
-    known = f"on {head.machines_not_visible} known machines"
+    known = f"on {counted(head.machines_not_visible, 'known machine')}"
     yield "GPUs not visible", f"{head.gpus_not_visible}{uncounted}, {known}{reporting}"
     yield "time", _time(head.at) if head.age_seconds is not None else f"{_time(head.at)}: {NOT_JUDGED}"
 
@@ -80,7 +81,7 @@ def _not_visible(entries: Sequence[HiddenEntry]) -> Iterator[str]:
         "|---|---|---|---|---|---|",
     )
     for one in entries:
-        concerns = f"{one.machines} machines" if one.machines else "the cluster" if one.is_whole else "GPUs"
+        concerns = counted(one.machines, "machine") if one.machines else "the cluster" if one.is_whole else "GPUs"
         gpus = "unknown" if one.gpus is None else str(one.gpus)
         examples = ", ".join(_cell(name) for name in one.examples)
         yield f"| `{one.item}` | {concerns} | {gpus} | {_cell(one.reason)} | {one.consequence} | {examples} |"
