@@ -669,7 +669,7 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
     assert found["top"] == {"known": 3, "found": [{"v": 3}, {"v": 1}]}
 
 
-def test_scales_and_map_places_of_ten_thousand_nodes(visit: Visit, hub: Hub) -> None:
+def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> None:
     page = visit.page
     page.goto(f"{hub.url}/ui/")
     found = page.evaluate(
@@ -680,6 +680,7 @@ def test_scales_and_map_places_of_ten_thousand_nodes(visit: Visit, hub: Hub) -> 
         const cells = await import(root + 'cells.js');
         const format = await import(root + 'format.js');
         const dom = await import(root + 'dom.js');
+        const labels = await import(root + 'labels.js');
         const node = (state, utilization_ratio, holder_states) => data.makeNode(
             {machine: {machine: {name: 'n'}, liveness: {state}}}, {utilization_ratio, holder_states}, new Map());
         const gpu = (state, value) => data.makeGpu(
@@ -703,6 +704,10 @@ def test_scales_and_map_places_of_ten_thousand_nodes(visit: Visit, hub: Hub) -> 
             mixed: data.nodeClass(node('live', 0, {held: 1, unknown: 1}), 'holders'),
             texts: [format.valueText('bytes', 0), format.valueText('ratio', 0), format.valueText('watts', 71.25)],
             long: dom.printable('x'.repeat(10000)).length,
+            shares: [{}, {replicas: 2}, {replicas: 2, total_replicas: 4}].map(
+                (one) => labels.shareText({share: 'timeslice', ...one})),
+            holders: [{kind: 'job', id: '12', name: 'train'}, {kind: 'job', id: '12'},
+                {kind: 'pod', id: 'u', name: 'p', namespace: 'ml'}].map((holder) => labels.holderName({holder})),
         };
     }"""
     )
@@ -715,3 +720,5 @@ def test_scales_and_map_places_of_ten_thousand_nodes(visit: Visit, hub: Hub) -> 
     assert (found["hot"], found["old"]) == ("75-85 °C", "unknown")
     assert found["texts"] == ["0 B", "0 %", "71.25 W"]
     assert found["long"] == 240
+    assert found["shares"] == ["timeslice", "timeslice x2", "timeslice 2/4"]
+    assert found["holders"] == ["job 12 train", "job 12", "pod ml/p"]

@@ -6,6 +6,7 @@ import { eventTable } from "./events.js";
 import { AllocationFindings } from "./findings.js";
 import { agoText, timeText } from "./format.js";
 import { HistorySection } from "./history.js";
+import { shareText } from "./labels.js";
 import { DEVICE_COLUMNS, absenceText, deviceCells, deviceName, readingCell, readingTables } from "./readings.js";
 import { UsageSection } from "./usage.js";
 import { metricText, sentence } from "./vocabulary.js";
@@ -146,7 +147,7 @@ function kindOf(device) {
   return [
     device.kind,
     element("small", { title: sentence("sources", device.source) }, device.source),
-    holding ? element("small", null, `${holding.share} since ${timeText(holding.since)}`) : null,
+    holding ? element("small", null, `${shareText(holding)} since ${timeText(holding.since)}`) : null,
     holding?.containers ? element("small", null, foreign(holding.containers.join(", "))) : null,
     passthrough ? element("small", null, foreign(passthrough.detail)) : null,
   ];

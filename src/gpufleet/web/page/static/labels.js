@@ -28,10 +28,17 @@ export function gpuLink(id) {
   return `#/gpus/${encodeURIComponent(id)}`;
 }
 
-/** Return the name of a holder: its kind, namespace and name or id. */
+/** Return the name of a holder: its kind, namespace and name or id; of a job its id and name. */
 export function holderName({ holder }) {
   const name = holder.name || holder.id;
+  if (holder.kind === "job") return `job ${holder.id} ${holder.name ?? ""}`.trimEnd();
   return `${holder.kind} ${holder.namespace ? `${holder.namespace}/${name}` : name}`;
+}
+
+/** Return a sharing mode, with the number of replicas of a shared device: `timeslice x2`, or `timeslice 2/4`. */
+export function shareText({ share, replicas = 0, total_replicas: total = 0 }) {
+  if (replicas === 0) return share;
+  return total === 0 ? `${share} x${replicas}` : `${share} ${replicas}/${total}`;
 }
 
 /** Create the present holders of a device, with the verdict of each, or the state. */
@@ -40,7 +47,7 @@ export function holdersOf(holders) {
   return [
     (holders.holdings ?? []).map((one) => [
       foreign(holderName(one)),
-      element("small", null, `${one.share}, ${one.verdict}`),
+      element("small", null, `${shareText(one)}, ${one.verdict}`),
     ]),
     holders.state === "held" ? null : element("span", { class: "absent" }, holders.state),
     holders.detail ? element("small", null, foreign(holders.detail)) : null,

@@ -3,7 +3,7 @@
 import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
-import { gpuLink, holderName, holdersOf, stateText } from "./labels.js";
+import { gpuLink, holderName, holdersOf, shareText, stateText } from "./labels.js";
 import { DEVICE_COLUMNS, deviceCells, deviceName, readingCell } from "./readings.js";
 import { TopologyPicture } from "./topology_picture.js";
 
@@ -93,7 +93,7 @@ function holderTable(items) {
     foreign(holderName(one)),
     [foreign(one.model ?? ""), element("small", null, foreign(one.uuid ?? one.device))],
     foreign(one.holder.user || ""),
-    one.share,
+    shareText(one),
     [one.verdict, element("small", null, foreign(one.methods.join(", ")))],
     timeText(one.since),
     one.current ? "yes" : "unknown: the machine does not report",
