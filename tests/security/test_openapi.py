@@ -162,7 +162,7 @@ def put_known(case: Any, data: st.DataObject) -> None:
         for name in list(parameters or {}):
             if name in KNOWN and data.draw(st.booleans()):
                 parameters[name] = data.draw(st.sampled_from(KNOWN[name]))
-    if case.operation.label == "GET /v1/allocations/{allocation_id}/series" and data.draw(st.booleans()):
+    if case.operation.label.endswith("/series") and data.draw(st.booleans()):
         case.query = {"metric": ["gpu_power_watts"], "step": data.draw(st.sampled_from(["1s", "1m", "6h"]))}
     if case.operation.label == "POST /v1/query" and data.draw(st.booleans()):
         case.body = {

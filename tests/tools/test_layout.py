@@ -62,7 +62,7 @@ THROUGH_THE_PACKAGE = {
     "hub/liveness": ("states", "tests/hub/liveness"),
     "hub/notify": ("receiver responses stats", "tests/hub/notify"),
     "hub/query": (
-        ("allocations fleet holder_usage holders inventory paging processes usage workloads"),
+        ("allocations fleet holder_usage holders inventory machine_series paging processes usage workloads"),
         "tests/hub/query",
     ),
     "hub/receive": ("clusters counters log", "tests/hub/receive"),

@@ -2,12 +2,13 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.model.api.answer import AllocationAnswer, GpuPage, NodePage, SeriesAnswer
+from gpufleet.model.api.answer import AllocationAnswer, GpuPage, MachineSeriesAnswer, NodePage, SeriesAnswer
 from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
@@ -37,6 +38,27 @@ async def test_allocation_is_answered_from_a_batch(site: Site) -> None:
     series = msgspec.convert(document, SeriesAnswer).series
     assert {(one.metric, one.unit) for one in series} == {("gpu_power_watts", "watts"), ("host_load_1m", "")}
     assert all(sum(point.value is not None for point in one.points) == 1 for one in series)
+
+
+async def test_machine_has_series_of_its_devices(site: Site) -> None:
+    await site.post(body(1, now()))
+    _, page = await site.request("/v1/gpus")
+    keys = [one["device"]["id"] for one in page["items"]]
+    path = "/v1/machines/node-a/series?metric=gpu_power_watts&metric=host_load_1m&step=1s"
+    status, document = await site.request(path)
+    assert status == 200
+    answer = msgspec.convert(document, MachineSeriesAnswer)
+    assert (answer.name, answer.source) == ("node-a", "host_local_probe")
+    assert {(one.metric, one.device) for one in answer.series} == {
+        ("host_load_1m", None), *(("gpu_power_watts", key) for key in keys)
+    }  # fmt: skip
+    assert all(sum(point.value is not None for point in one.points) == 1 for one in answer.series)
+    _, one = await site.request(f"{path}&view={quote(keys[0].split('/', 2)[2])}")
+    assert {series["device"] for series in one["series"]} == {None, keys[0]}
+    for query, field in (("metric=none", "metric"), ("metric=gpu_power_watts&step=1ms", "step")):
+        status, error = await site.request(f"/v1/machines/node-a/series?{query}")
+        assert (status, error["field"]) == (400, field)
+    assert (await site.request("/v1/machines/none/series?metric=gpu_power_watts"))[0] == 404
 
 
 async def test_series_stay_within_the_period_of_the_allocation(site: Site) -> None:
@@ -199,6 +221,7 @@ async def test_openapi_describes_every_route(site: Site) -> None:
         "/v1/machines",
         "/v1/machines/{machine_id}",
         "/v1/machines/{machine_id}/processes",
+        "/v1/machines/{machine_id}/series",
         "/v1/nodes",
         "/v1/senders",
         "/healthz",

@@ -417,9 +417,14 @@ def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> No
     expect(page.locator(".readout").first).to_contain_text("2 of 2 GPUs report")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Node")
+    power = page.locator("figure").filter(has_text="Power")
+    expect(power.locator("svg polyline, svg circle").first).to_be_attached()
+    expect(power.locator(".swatch")).to_have_count(2)
     link = page.get_by_role("region", name="GPUs", exact=True).locator("a").first
     link.focus()
     page.keyboard.press("Enter")
+    expect(page.locator("figure").filter(has_text="GPU utilisation")).to_have_count(1)
+    expect(page.locator("figure").filter(has_text="CPU utilisation")).to_have_count(0)
     row = page.locator("tr").filter(has_text="gpu_power_watts").first
     expect(row.locator("td").nth(2)).to_have_text("nvml")
     expect(row.locator("td").nth(3)).to_contain_text("ago")

@@ -16,6 +16,7 @@ from gpufleet.hub.query.fleet import FleetPages, FleetQueries
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holders import HolderQueries
 from gpufleet.hub.query.inventory import InventoryQueries
+from gpufleet.hub.query.machine_series import MachineSeriesQueries
 from gpufleet.hub.query.sql import SqlQueries
 from gpufleet.hub.query.status import Readiness
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
@@ -30,7 +31,7 @@ class Queries:
     """All queries of a hub.
 
     Attributes:
-        allocations, fleet, findings, holders, events, inventory, usage, sql: queries by subject.
+        allocations, fleet, machine_series, findings, holders, events, inventory, usage, sql: queries by subject.
         readiness: readiness of registry and store.
     """
 
@@ -86,6 +87,9 @@ class Queries:
             clock=clock,
             stale_after_seconds=stale_after_seconds,
             instant=instant,
+        )
+        self.machine_series = MachineSeriesQueries(
+            store=store, lookup=lookup, executor=executor, clock=clock, stale_after_seconds=stale_after_seconds
         )
         self.holders = HolderQueries(
             store=store,

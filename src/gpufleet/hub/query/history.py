@@ -1,4 +1,7 @@
-"""Series of an allocation: clipped to its own time, with a gap for each step without a measurement. Pure."""
+"""Series of allocations and machines, with a gap for each step without a measurement. Pure.
+
+The series of an allocation is clipped to its own time.
+"""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -7,7 +10,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import Series, SeriesAnswer, SeriesPoint
+from gpufleet.model.api.answer import MachineRecord, MachineSeriesAnswer, Series, SeriesAnswer, SeriesPoint
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.reading import Provenance, Value
@@ -140,7 +143,29 @@ class SeriesPart(msgspec.Struct, frozen=True):
 def series_answer(
     allocation: Allocation, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
 ) -> SeriesAnswer:
-    """Answer with the series of the allocation's machines, in order of time, measured by `source`.
+    """Answer with the series of the allocation's machines, in order of time, measured by `source`."""
+    return _answer(allocation, window, source, None, "", device_series(parts), parts[-1].stored.resolution)
+
+
+def machine_series_answer(
+    machine: MachineRecord, stored: StoredSeries, window: SeriesWindow, source: Provenance
+) -> MachineSeriesAnswer:
+    """Answer with the stored series of a machine."""
+    return MachineSeriesAnswer(
+        cluster=machine.cluster,
+        machine=machine.id,
+        name=machine.machine.name,
+        source=source,
+        start=to_datetime(window.start),
+        end=to_datetime(window.end),
+        step_seconds=window.step / NANOS,
+        resolution=stored.resolution,
+        series=device_series([SeriesPart(f"{machine.cluster}/{machine.id}", None, window, stored)]),
+    )
+
+
+def device_series(parts: Sequence[SeriesPart]) -> tuple[Series, ...]:
+    """Return the series of the devices and machines of parts, in order of metric and device.
 
     Windows of parts with a device in common are equal, or do not overlap. At an instant with values of several parts,
     that of the last counts.
@@ -162,7 +187,7 @@ def series_answer(
                 steps.update((at, value) for at, value in part.stored.points.get((view, name), ()) if at in steps)
                 absent = part.stored.absences.get((view, name), {})
                 reasons.setdefault(key, {}).update((at, why) for at, why in absent.items() if at in steps)
-    series = tuple(
+    return tuple(
         Series(
             device=device,
             metric=name,
@@ -172,7 +197,6 @@ def series_answer(
         )
         for name, device in sorted(values, key=lambda key: (key[0], key[1] or ""))
     )
-    return _answer(allocation, window, source, None, "", series, parts[-1].stored.resolution)
 
 
 def empty_series(allocation: Allocation, reason: Reason, detail: str, window: SeriesWindow) -> SeriesAnswer:

@@ -161,6 +161,28 @@ class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     series: tuple[Series, ...]
 
 
+class MachineSeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `GET /v1/machines/{id}/series`: series of a machine and its devices.
+
+    Attributes:
+        cluster, machine, name: the machine, by the hub's id and its host name.
+        source: source of its series, the closest one to the machine that reports now.
+        start, end, step_seconds: interval and length of a step.
+        resolution: the coarsest one that contributed.
+        series: by metric and device.
+    """
+
+    cluster: str
+    machine: str
+    name: str
+    source: Provenance
+    start: dt.datetime
+    end: dt.datetime
+    step_seconds: float
+    resolution: Resolution
+    series: tuple[Series, ...]
+
+
 class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Machine as the hub knows it.
 

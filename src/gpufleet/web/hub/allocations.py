@@ -13,19 +13,10 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
 from gpufleet.web.hub.formats import list_response
 from gpufleet.web.hub.openapi import describe, errors
-from gpufleet.web.hub.parameters import Cursor, Limit, parse_window
+from gpufleet.web.hub.parameters import Cursor, End, Limit, Metrics, Start, Step, parse_window
 
-Metrics = Annotated[
-    list[str] | None,
-    QueryParameter(name="metric", description="Catalogue name; required, may be repeated."),
-]
-Start = Annotated[str | None, QueryParameter(description="RFC 3339; default: one hour before `end`.")]
-End = Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default: now.")]
 Tenant = NamedDependency[str | None]
 """Tenant to whose allocations the request is restricted; None for all."""
-
-Step = Annotated[str | None, QueryParameter(description="Duration such as 60, 15s, 1m or 6h; default: 60 seconds.")]
-
 
 Rebind = Annotated[
     bool,

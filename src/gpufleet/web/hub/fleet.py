@@ -17,6 +17,7 @@ from gpufleet.model.api.answer import (
     GpuRecord,
     MachinePage,
     MachineRecord,
+    MachineSeriesAnswer,
     NodeGpusPage,
     NodePage,
     ProcessesAnswer,
@@ -27,7 +28,17 @@ from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
 from gpufleet.web.hub.formats import list_response
 from gpufleet.web.hub.openapi import describe, errors
-from gpufleet.web.hub.parameters import Cursor, InstantPlace, Limit, parse_instant
+from gpufleet.web.hub.parameters import (
+    Cursor,
+    End,
+    InstantPlace,
+    Limit,
+    Metrics,
+    Start,
+    Step,
+    parse_instant,
+    parse_window,
+)
 
 Cluster = Annotated[str | None, QueryParameter(description="Only entries of this cluster.")]
 OfMachine = Annotated[str | None, QueryParameter(description="Only entries of this machine, by id or name.")]
@@ -92,6 +103,28 @@ class FleetRoutes(Controller):
     ) -> ProcessesAnswer:
         """Return the newest process table of each device, not older than one hour before `at`."""
         return await queries.fleet.processes(machine_id, view, parse_instant("at", at) if at is not None else None)
+
+    @get(
+        "/machines/{machine_id:str}/series",
+        summary="Time series of a machine and its devices",
+        description="`machine_id` is the hub's id or a unique name; 409 lists the candidates of an ambiguous name.",
+        responses=errors(404, 409),
+    )
+    async def machine_series(
+        self,
+        machine_id: FromPath[str],
+        queries: NamedDependency[Queries],
+        view: Annotated[
+            list[str] | None, QueryParameter(description="Only this device, by view key; may be repeated.")
+        ] = None,
+        metric: Metrics = None,
+        start: Start = None,
+        end: End = None,
+        step: Step = None,
+    ) -> MachineSeriesAnswer:
+        """Return a series per device and metric, and those of the machine itself."""
+        window = parse_window(start, end, step, queries.now_ns())
+        return await queries.machine_series.series(machine_id, view or [], metric or [], window)
 
     @delete(
         "/machines/{machine_id:str}",

@@ -19,6 +19,13 @@ Limit = Annotated[int | None, QueryParameter(description="Entries per page, 1 to
 Cursor = Annotated[
     str | None, QueryParameter(description="Position of the page: `next` or the `Link` header of the previous page.")
 ]
+Metrics = Annotated[
+    list[str] | None,
+    QueryParameter(name="metric", description="Catalogue name; required, may be repeated."),
+]
+Start = Annotated[str | None, QueryParameter(description="RFC 3339; default: one hour before `end`.")]
+End = Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default: now.")]
+Step = Annotated[str | None, QueryParameter(description="Duration such as 60, 15s, 1m or 6h; default: 60 seconds.")]
 
 InstantPlace = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)], Annotated[int, msgspec.Meta(ge=0)]]
 """Page position in a list sorted by time: nanoseconds since 1970, and a number."""

@@ -39,7 +39,8 @@ export function allocationPage({ client }, id) {
     machine: element("div"),
     events: element("div"),
   };
-  const history = new HistorySection(client, id, (events) => replace(parts.events, eventTable(events)));
+  const subject = { path: `${path}/series`, events: { allocation: id } };
+  const history = new HistorySection(client, subject, (events) => replace(parts.events, eventTable(events)));
   const findings = new AllocationFindings(client);
   const usage = new UsageSection(client, id, () => history.range);
   return {

@@ -4,14 +4,17 @@ import { gpuPath } from "./api.js";
 import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
-import { gpuLink, holdersOf, nodeLink, stateText } from "./labels.js";
+import { DEVICE_METRICS, HistorySection } from "./history.js";
+import { gpuLink, holdersOf, nodeLink, stateText, viewKey } from "./labels.js";
 import { deviceName, readingTables } from "./readings.js";
 import { sentence } from "./vocabulary.js";
 
 /** Create the page of a device by its id. */
 export function gpuPage({ client }, id) {
-  const parts = { summary: element("div"), readings: element("div"), history: element("div"), events: element("div") };
+  const parts = { summary: element("div"), readings: element("div"), places: element("div"), events: element("div") };
   let machine = null;
+  const series = { path: "", views: () => [series.events.view], events: {}, metrics: DEVICE_METRICS };
+  const history = new HistorySection(client, series, (events) => replace(parts.events, eventTable(events)));
   return {
     title: "GPU",
     node: element(
@@ -19,8 +22,9 @@ export function gpuPage({ client }, id) {
       null,
       parts.summary,
       section("Readings", parts.readings),
-      section("Places", parts.history),
-      section("Events of the last day", parts.events),
+      history.node,
+      section("Places", parts.places),
+      section("Events of the range", parts.events),
     ),
     period: 15_000,
     subject: () => (machine === null ? null : { topic: "machine", id: machine }),
@@ -30,9 +34,10 @@ export function gpuPage({ client }, id) {
       machine = device.machine;
       replace(parts.summary, summaryOf(record));
       replace(parts.readings, readingTables(device.id, device.readings, device.dimensions));
-      replace(parts.history, historyTables(record.history));
-      const view = device.id.split("/").slice(2).join("/");
-      replace(parts.events, eventTable(await client.get("v1/events", { machine: device.machine, view }, signal)));
+      replace(parts.places, historyTables(record.history));
+      series.path = `v1/machines/${encodeURIComponent(machine)}/series`;
+      series.events = { machine, view: viewKey(device) };
+      await history.refresh({ devices: [device], host: {} }, signal);
     },
   };
 }

@@ -1,4 +1,4 @@
-/** Charts and events of an allocation over a range. */
+/** Charts and events of an allocation, a machine or a device over a range. */
 
 import { ApiError } from "./api.js";
 import { Chart } from "./chart.js";
@@ -29,12 +29,15 @@ const METRICS = {
   host_memory_available_bytes: "Memory available",
 };
 
+/** Names of the metrics of a device. */
+export const DEVICE_METRICS = Object.keys(METRICS).filter((name) => name.startsWith("gpu_"));
+
 const NO_SAMPLE = "No sample is stored for this time.";
 
 /** Section with a chart for each metric. It loads at most once per step of the range. */
 export class HistorySection {
   #client;
-  #id;
+  #subject;
   #onEvents;
   #name = "1 h";
   #loadedAt = -Infinity;
@@ -42,10 +45,13 @@ export class HistorySection {
   #choices = element("div", { class: "choices", role: "group", "aria-label": "Range" });
   #charts = element("div", { class: "charts" });
 
-  /** Set the client, the id of the allocation, and the function that shows a page of events. */
-  constructor(client, id, onEvents) {
+  /**
+   * Set the client, the subject, and the function that shows a page of events. A subject has `path`, `views` and
+   * `metrics` of its series (all if they are missing), and `events`, the parameters of its events.
+   */
+  constructor(client, subject, onEvents) {
     this.#client = client;
-    this.#id = id;
+    this.#subject = subject;
     this.#onEvents = onEvents;
     this.node = section("History", this.#choices, this.#charts);
     this.#showChoices();
@@ -57,11 +63,15 @@ export class HistorySection {
     return { name: this.#name, start: end - RANGES[this.#name][0], end };
   }
 
-  /** Load the range if it is due. `metrics` is the answer of `/metrics`: its devices name the series. */
+  /** Load the range if it is due. `metrics` has `devices`, which name the series, and the readings of the `host`. */
   async refresh(metrics, signal) {
     this.#metrics = metrics;
     const [, step] = RANGES[this.#name];
     if (performance.now() - this.#loadedAt >= step) await this.#load(signal);
+  }
+
+  get #metricNames() {
+    return this.#subject.metrics ?? Object.keys(METRICS);
   }
 
   #showChoices() {
@@ -97,12 +107,18 @@ export class HistorySection {
     const instant = (at) => new Date(at).toISOString();
     const [answer, events] = await Promise.all([
       this.#series(
-        { metric: Object.keys(METRICS), start: instant(start), end: instant(end), step: `${step / 1000}s` },
+        {
+          metric: this.#metricNames,
+          view: this.#subject.views?.() ?? [],
+          start: instant(start),
+          end: instant(end),
+          step: `${step / 1000}s`,
+        },
         signal,
       ),
       this.#client.get(
         "v1/events",
-        { allocation: this.#id, since: instant(start), until: instant(end), limit: 1000 },
+        { ...this.#subject.events, since: instant(start), until: instant(end), limit: 1000 },
         signal,
       ),
     ]);
@@ -120,7 +136,7 @@ export class HistorySection {
   /** Return the series, or the error if the hub rejects the query. */
   async #series(parameters, signal) {
     try {
-      return await this.#client.get(`v1/allocations/${encodeURIComponent(this.#id)}/series`, parameters, signal);
+      return await this.#client.get(this.#subject.path, parameters, signal);
     } catch (error) {
       if (error instanceof ApiError && error.status === 400) return error;
       throw error;
@@ -129,7 +145,8 @@ export class HistorySection {
 
   #chartsOf(answer, events, { start, end, step }) {
     const marks = events.events.map((one) => ({ at: Date.parse(one.at), text: eventText(one) }));
-    const charts = Object.entries(METRICS).flatMap(([metric, title]) => {
+    const charts = this.#metricNames.flatMap((metric) => {
+      const title = METRICS[metric];
       const series = answer.series
         .filter((one) => one.metric === metric)
         .sort((one, other) => this.#place(one) - this.#place(other));
@@ -148,7 +165,7 @@ export class HistorySection {
       const { unit } = vocabulary().metrics[metric];
       return [new Chart({ key: metric, title, unit, start, end, step, series: aligned, events: marks }).node];
     });
-    const reason = answer.reason === null ? "" : `${answer.reason}: ${absenceText(answer.reason, answer.detail)}`;
+    const reason = !answer.reason ? "" : `${answer.reason}: ${absenceText(answer.reason, answer.detail)}`;
     return [
       element("p", { class: "muted" }, "A grey area is a time without a measurement. A vertical line is an event."),
       reason ? element("p", { class: "source unavailable" }, reason) : null,
@@ -160,8 +177,8 @@ export class HistorySection {
   /** Return the function that gives the reason of a step without a value. */
   #explain(line, answer, step) {
     const [start, end] = [Date.parse(answer.start), Date.parse(answer.end)];
-    const { spec, closed_at: closed } = answer.allocation;
-    const [from, to] = [spec.valid_from, closed ?? spec.valid_to].map((at) => (at ? Date.parse(at) : null));
+    const { spec, closed_at: closed } = answer.allocation ?? {};
+    const [from, to] = [spec?.valid_from, closed ?? spec?.valid_to].map((at) => (at ? Date.parse(at) : null));
     const last = line.points.findLast(([, value]) => value !== null)?.[0] ?? -Infinity;
     const reading = this.#reading(line.of);
     return (at) => {
@@ -183,7 +200,8 @@ export class HistorySection {
 
   /** Return a text for each metric without a series whose newest readings are absent, with their reasons. */
   #withoutSeries(answer) {
-    return Object.entries(METRICS).flatMap(([metric, title]) => {
+    return this.#metricNames.flatMap((metric) => {
+      const title = METRICS[metric];
       if (answer.series.some((one) => one.metric === metric)) return [];
       const subjects = [this.#metrics.host, ...this.#metrics.devices.map((one) => one.readings)];
       const reasons = new Set(subjects.map((readings) => readings[metric]?.absent).filter(Boolean));

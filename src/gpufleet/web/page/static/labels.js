@@ -28,6 +28,11 @@ export function gpuLink(id) {
   return `#/gpus/${encodeURIComponent(id)}`;
 }
 
+/** Return the view key of a device: its id without cluster and machine. */
+export function viewKey(device) {
+  return device.id.split("/").slice(2).join("/");
+}
+
 /** Return the name of a holder: its kind, namespace and name or id; of a job its id and name. */
 export function holderName({ holder }) {
   const name = holder.name || holder.id;

@@ -3,11 +3,15 @@
 import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
-import { gpuLink, holderName, holdersOf, shareText, stateText } from "./labels.js";
+import { HistorySection } from "./history.js";
+import { gpuLink, holderName, holdersOf, shareText, stateText, viewKey } from "./labels.js";
 import { DEVICE_COLUMNS, deviceCells, deviceName, readingCell } from "./readings.js";
 import { TopologyPicture } from "./topology_picture.js";
 
 const PROCESS_METRICS = ["memory_bytes", "sm_utilization_ratio"];
+
+/** Maximum number of devices in the charts. */
+const MAX_CHARTED = 16;
 
 /** Create the page of a machine by its id or name. */
 export function nodePage({ client }, id) {
@@ -19,7 +23,10 @@ export function nodePage({ client }, id) {
     events: element("div"),
   };
   const topology = new TopologyPicture();
+  let shown = [];
   const path = `v1/machines/${encodeURIComponent(id)}`;
+  const series = { path: `${path}/series`, views: () => shown.map(viewKey), events: { machine: id } };
+  const history = new HistorySection(client, series, (events) => replace(parts.events, eventTable(events)));
   return {
     title: "Node",
     node: element(
@@ -27,10 +34,11 @@ export function nodePage({ client }, id) {
       null,
       parts.summary,
       section("GPUs", parts.gpus),
+      history.node,
       section("Topology", topology.node),
       section("Holders", parts.holders),
       section("Processes", parts.processes),
-      section("Events of the last day", parts.events),
+      section("Events of the range", parts.events),
     ),
     period: 15_000,
     subject: () => ({ topic: "machine", id }),
@@ -42,16 +50,23 @@ export function nodePage({ client }, id) {
       for await (const items of client.pages("v1/gpus", { machine }, signal)) gpus.push(...items);
       replace(parts.gpus, gpuTable(gpus));
       topology.show(gpus);
-      const [holders, processes, events] = await Promise.all([
+      const [holders, processes] = await Promise.all([
         client.get("v1/holders", { machine }, signal),
         client.get(`${path}/processes`, {}, signal),
-        client.get("v1/events", { machine }, signal),
       ]);
       replace(parts.holders, holderTable(holders.items));
       replace(parts.processes, processTables(processes.devices));
-      replace(parts.events, eventTable(events));
+      shown = chartedDevices(gpus);
+      await history.refresh({ devices: shown, host: {} }, signal);
     },
   };
+}
+
+/** Return the devices with charts: the physical GPUs, or all if there are none, such as in a guest with a vGPU. */
+function chartedDevices(records) {
+  const devices = records.map((record) => record.device);
+  const gpus = devices.filter((device) => device.kind === "gpu");
+  return (gpus.length === 0 ? devices : gpus).slice(0, MAX_CHARTED);
 }
 
 function summaryOf(record) {

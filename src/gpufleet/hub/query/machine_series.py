@@ -1,0 +1,67 @@
+"""Series of a machine and its devices, for operators."""
+
+from collections.abc import Sequence
+
+from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.readings import Freshness
+from gpufleet.hub.query import history
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
+from gpufleet.hub.query.workloads import probed
+from gpufleet.model.api.answer import MachineRecord, MachineSeriesAnswer
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.reading import Provenance
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.store import Store
+
+
+class MachineSeriesQueries:
+    """Series of machines."""
+
+    def __init__(
+        self, *, store: Store, lookup: MachineLookup, executor: QueryExecutor, clock: Clock, stale_after_seconds: float
+    ) -> None:
+        self._store = store
+        self._lookup = lookup
+        self._executor = executor
+        self._clock = clock
+        self._stale_after = stale_after_seconds
+
+    async def series(
+        self, machine: str, views: Sequence[str], metrics: Sequence[str], window: history.SeriesWindow
+    ) -> MachineSeriesAnswer:
+        """Return metrics of a machine and its devices over time, of all its tenants.
+
+        Args:
+            machine: id or name.
+            views: only these devices, by view key, beside the machine itself; all if empty.
+            metrics: names of metrics.
+            window: interval and step.
+
+        Raises:
+            NotFoundError: if there is no such machine.
+            AmbiguousError: if several machines have the name.
+            InvalidQueryError: if a metric has no values over time, or if there are too many points.
+        """
+        history.check_metrics(metrics)
+        return await self._executor.run(lambda: self._series(machine, frozenset(views), metrics, window))
+
+    def _series(
+        self, name: str, views: frozenset[str], metrics: Sequence[str], window: history.SeriesWindow
+    ) -> MachineSeriesAnswer:
+        machine = self._lookup.find_one(name)
+        samples = self._store.latest(machine.cluster, machine.id)
+        devices = len(views or {one.sample.view for one in samples}) + 1
+        history.check_parts([(window.start, window.end, devices)], len(metrics), window.step)
+        source = self._source(machine, samples)
+        stored = self._store.series(
+            machine.cluster, machine.id, metrics, window.start, window.end, window.step, source, views or None
+        )
+        return history.machine_series_answer(machine, stored, window, source)
+
+    def _source(self, machine: MachineRecord, samples: Sequence[StoredSample]) -> Provenance:
+        """Return the source of a machine's series: of a guest, from inside."""
+        if machine.machine.kind is MachineKind.GUEST:
+            return Provenance.SLICE_GUEST
+        freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
+        return probed(contract.host_samples(samples, freshness)[1])
