@@ -710,7 +710,7 @@ def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> No
             texts: [format.valueText('bytes', 0), format.valueText('ratio', 0), format.valueText('watts', 71.25)],
             long: dom.printable('x'.repeat(10000)).length,
             shares: [{}, {replicas: 2}, {replicas: 2, total_replicas: 4}].map(
-                (one) => labels.shareText({share: 'timeslice', ...one})),
+                (one) => labels.shareText({share: 'timeslice', ...one})).concat(labels.shareText({})),
             holders: [{kind: 'job', id: '12', name: 'train'}, {kind: 'job', id: '12'},
                 {kind: 'pod', id: 'u', name: 'p', namespace: 'ml'}].map((holder) => labels.holderName({holder})),
         };
@@ -725,5 +725,5 @@ def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> No
     assert (found["hot"], found["old"]) == ("75-85 °C", "unknown")
     assert found["texts"] == ["0 B", "0 %", "71.25 W"]
     assert found["long"] == 240
-    assert found["shares"] == ["timeslice", "timeslice x2", "timeslice 2/4"]
+    assert found["shares"] == ["timeslice", "timeslice x2", "timeslice 2/4", "exclusive"]
     assert found["holders"] == ["job 12 train", "job 12", "pod ml/p"]

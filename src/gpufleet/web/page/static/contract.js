@@ -1,7 +1,7 @@
 /** Page of a cluster's report by the adoption contract, and its verdict in the table of clusters. */
 
 import { element, facts, foreign, replace, section, table } from "./dom.js";
-import { agoText, timeText } from "./format.js";
+import { agoText, counted, timeText } from "./format.js";
 import { contractLink } from "./labels.js";
 
 const STATUSES = {
@@ -38,7 +38,7 @@ export function contractPage({ client }, cluster) {
 export function contractText(cluster, summary) {
   const link = (text) => element("a", { href: contractLink(cluster), "data-key": `contract ${cluster}` }, text);
   if (!summary) return link("unknown");
-  const hidden = summary.gpus_not_visible > 0 ? `${summary.gpus_not_visible} GPUs not visible` : null;
+  const hidden = summary.gpus_not_visible > 0 ? `${counted(summary.gpus_not_visible, "GPU")} not visible` : null;
   return [
     link(visibilityText(summary.visibility)),
     element("small", null, `${percentText(summary.percent)}, tier ${tierText(summary.tier)}`),
@@ -61,7 +61,7 @@ function tierText(tier) {
 
 function summaryOf({ metadata, warnings, ignored_waivers }) {
   const uncounted =
-    metadata.machines_without_count > 0 ? `, and those of ${metadata.machines_without_count} machines` : "";
+    metadata.machines_without_count > 0 ? `, and those of ${counted(metadata.machines_without_count, "machine")}` : "";
   const reporting = metadata.gpus_reporting > 0 ? `, ${metadata.gpus_reporting} of them report` : "";
   return [
     element("p", { class: "lead" }, visibilityText(metadata.visibility), `: ${percentText(metadata.percent)}.`),
@@ -97,7 +97,7 @@ function hiddenTable(entries) {
   if (entries.length === 0) return element("p", null, "Nothing is known to be not visible.");
   const rows = entries.map((one) => [
     one.item,
-    one.is_whole ? "the cluster" : one.machines > 0 ? `${one.machines} machines` : "GPUs",
+    one.is_whole ? "the cluster" : one.machines > 0 ? counted(one.machines, "machine") : "GPUs",
     one.gpus === null ? "unknown" : String(one.gpus),
     [element("small", null, foreign(one.reason)), element("small", null, one.consequence)],
     one.examples.map((name) => element("small", null, foreign(name))),

@@ -56,6 +56,11 @@ export function valueText(unit, value) {
   return Number.isInteger(value) ? String(value) : digits(value, 6);
 }
 
+/** Return a number with a regular noun, such as `1 machine` or `2 machines`. */
+export function counted(count, noun) {
+  return count === 1 ? `1 ${noun}` : `${count} ${noun}s`;
+}
+
 /** Return the names of the bits that are set in a mask. */
 export function bitNames(names, mask) {
   return Object.entries(names)

@@ -40,8 +40,11 @@ export function holderName({ holder }) {
   return `${holder.kind} ${holder.namespace ? `${holder.namespace}/${name}` : name}`;
 }
 
-/** Return a sharing mode, with the number of replicas of a shared device: `timeslice x2`, or `timeslice 2/4`. */
-export function shareText({ share, replicas = 0, total_replicas: total = 0 }) {
+/**
+ * Return a sharing mode, with the number of replicas of a shared device: `timeslice x2`, or `timeslice 2/4`. The API
+ * leaves out what is exclusive.
+ */
+export function shareText({ share = "exclusive", replicas = 0, total_replicas: total = 0 }) {
   if (replicas === 0) return share;
   return total === 0 ? `${share} x${replicas}` : `${share} ${replicas}/${total}`;
 }

@@ -131,7 +131,8 @@ function processTables(devices) {
       element(
         "p",
         { class: device.stale ? "absent" : "muted" },
-        `${device.total} processes, ${agoText(device.age_seconds)}${device.stale ? ", stale" : ""}`,
+        `${device.total === 1 ? "1 process" : `${device.total} processes`}, ${agoText(device.age_seconds)}` +
+          (device.stale ? ", stale" : ""),
       ),
       rows.length === 0
         ? null

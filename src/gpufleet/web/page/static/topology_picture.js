@@ -1,6 +1,7 @@
 /** Picture and table of the topology of a node. */
 
 import { element, foreign, lazyDetails, printable, shape, table } from "./dom.js";
+import { counted } from "./format.js";
 import { gpuLink } from "./labels.js";
 import { linkEnds, topologyOf, unknownParts } from "./topology.js";
 
@@ -139,7 +140,7 @@ function labelOf(gpus, ends) {
   for (const { nvlink } of gpus) counts.set(nvlink.state, (counts.get(nvlink.state) ?? 0) + 1);
   const states = [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
   const others = ends.length === 0 ? "" : `, other ends: ${ends.join(", ")}`;
-  return `Topology of ${gpus.length} GPUs. NVLinks: ${states}${others}. The table below has the same content.`;
+  return `Topology of ${counted(gpus.length, "GPU")}. NVLinks: ${states}${others}. The table below has the same content.`;
 }
 
 /** Return lines, chips and height of the box of a GPU. A narrow picture has the texts of the links in the box. */
