@@ -21,7 +21,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gpufleet.hub.receive.ingest import EpochConflictError
@@ -58,6 +58,12 @@ NOISE_HOURS = {
 All of them are too short or too small for the default thresholds of the rules.
 """
 
+SILENT = frozenset({FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT, FaultKind.BACKFILL, FaultKind.DELAYED_BATCHES})
+"""Kinds in which a node is not heard. Together they could be longer than a threshold, which is then a real finding."""
+
+APART_SECONDS = 300
+"""Minimum time between two of them on a node."""
+
 
 def disturbances(seed: int, clusters: int, nodes: int, start: int, hours: float) -> Iterator[FleetFault]:
     """Yield the disturbances of a healthy fleet.
@@ -70,23 +76,38 @@ def disturbances(seed: int, clusters: int, nodes: int, start: int, hours: float)
     """
     for cluster in range(1, clusters + 1):
         for node in range(1, nodes + 1):
-            chance = random.Random(f"{seed} {cluster} {node}")
-            for kind, (mean, shortest, longest, least, most) in NOISE_HOURS.items():
-                second = chance.expovariate(1 / (mean * HOUR))
-                while second < hours * HOUR:
-                    begin = start + int(second * NANOS)
-                    lasts = chance.uniform(shortest, longest)
-                    amount = chance.uniform(least, most)
-                    amount = round(amount) if kind is FaultKind.DELAYED_BATCHES else amount
-                    yield FleetFault(
-                        kind=kind,
-                        begin=begin,
-                        end=begin + int(lasts * NANOS),
-                        cluster=cluster,
-                        node=node,
-                        amount=amount,
-                    )
-                    second += lasts + chance.expovariate(1 / (mean * HOUR))
+            yield from _apart(_of_node(seed, cluster, node, start, hours))
+
+
+def _apart(faults: Iterable[FleetFault]) -> Iterator[FleetFault]:
+    """Yield the disturbances of a node in order, without those too close to an earlier one in which it is silent."""
+    quiet_until = 0
+    for one in sorted(faults, key=lambda fault: fault.begin):
+        if one.kind in SILENT:
+            if one.begin < quiet_until:
+                continue
+            quiet_until = one.end + APART_SECONDS * NANOS
+        yield one
+
+
+def _of_node(seed: int, cluster: int, node: int, start: int, hours: float) -> Iterator[FleetFault]:
+    chance = random.Random(f"{seed} {cluster} {node}")
+    for kind, (mean, shortest, longest, least, most) in NOISE_HOURS.items():
+        second = chance.expovariate(1 / (mean * HOUR))
+        while second < hours * HOUR:
+            begin = start + int(second * NANOS)
+            lasts = chance.uniform(shortest, longest)
+            amount = chance.uniform(least, most)
+            amount = round(amount) if kind is FaultKind.DELAYED_BATCHES else amount
+            yield FleetFault(
+                kind=kind,
+                begin=begin,
+                end=begin + int(lasts * NANOS),
+                cluster=cluster,
+                node=node,
+                amount=amount,
+            )
+            second += lasts + chance.expovariate(1 / (mean * HOUR))
 
 
 class StoredHub(EvaluatedHub):
