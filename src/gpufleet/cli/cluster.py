@@ -36,6 +36,10 @@ def put(
         list[str] | None,
         typer.Option(metavar="ITEM:DATE:REASON", help="Waiver of an item of the contract until a date; repeatable."),
     ] = None,
+    netdata_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Netdata about a node for operators, such as http://{node}:19999/."),
+    ] = None,
     hub: HubUrl = HUB_URL,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -48,6 +52,7 @@ def put(
         expected=dict(_expected(one) for one in expect or ()),
         tier=None if tier is None else Tier(tier),
         waivers=tuple([_waiver(one) for one in waive or ()]),
+        netdata_url=netdata_url,
     )
     print_json(send(hub, _path(id), Access(token_file, ca), method="PUT", body=msgspec.json.encode(spec)))
 

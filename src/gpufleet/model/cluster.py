@@ -14,6 +14,12 @@ from gpufleet.model.liveness import ClusterFreshness
 
 MAX_WAIVERS = 100
 
+NetdataUrl = Annotated[
+    str,
+    msgspec.Meta(max_length=1024, pattern=r"^https?://[A-Za-z0-9._:{}\[\]-]+(/[A-Za-z0-9._~:/?#!$&()*+,;=%{}@-]*)?$"),
+]
+"""URL of Netdata without credentials. `{node}` stands for the host name of a node."""
+
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Body of `PUT /v1/clusters/{id}`.
@@ -25,6 +31,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         expected: expected number of GPUs per class name; an empty map expects nothing.
         tier: tier of the adoption contract by which the cluster is judged; None for that of most of its machines.
         waivers: waivers of items of the contract.
+        netdata_url: URL of the operator's Netdata about a node, such as `http://{node}:19999/`: operators see a link on
+            the node's page.
     """
 
     environment: Name | None = None
@@ -33,6 +41,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     expected: dict[Name, Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]] = {}
     tier: Tier | None = None
     waivers: Annotated[tuple[ContractWaiver, ...], msgspec.Meta(max_length=MAX_WAIVERS)] = ()
+    netdata_url: NetdataUrl | None = None
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

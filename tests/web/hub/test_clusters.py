@@ -11,7 +11,14 @@ from gpufleet.codecs.batch import CONTENT_TYPE
 from tests.fakes.batches import body
 from tests.web.hub.site import Site, _exchange, now, running_site
 
-SPEC = {"environment": "production", "team": "blue", "contact": "ops@example.org", "expected": {"H200": 64}}
+NETDATA = "http://{node}:19999/"
+SPEC = {
+    "environment": "production",
+    "team": "blue",
+    "contact": "ops@example.org",
+    "expected": {"H200": 64},
+    "netdata_url": NETDATA,
+}
 
 
 @pytest.fixture
@@ -91,7 +98,11 @@ async def test_contract_report_of_a_cluster_is_served_until_it_closes(site: Site
 
 
 async def test_invalid_cluster_spec_is_refused(site: Site) -> None:
-    wrong = [{"surprise": 1}, {"expected": {"H200": -1}}, {"team": ""}, [], {"contact": 7}, {"tier": 5}]
+    urls = ("javascript:alert(1)", "http://user:secret@host/", 'https://host/"onclick', "ftp://host/")
+    wrong = [
+        *({"surprise": 1}, {"expected": {"H200": -1}}, {"team": ""}, [], {"contact": 7}, {"tier": 5}),
+        *({"netdata_url": url} for url in urls),
+    ]
     for document in [*wrong, {"waivers": [{"item": "ownership.team"}]}]:
         assert (await site.request("/v1/clusters/b", "PUT", document))[0] == 400, document
         assert (await site.request("/v1/clusters/b"))[0] == 404, document

@@ -108,6 +108,8 @@ def fill(site: Hub, folder: Path) -> None:
     wait_until(lambda: pod_of(site), what="a pod to be known")
     guest = FLEET.node(1, 5).guests[0].machine.system_uuid
     assert guest is not None
+    spec = site.request(f"/v1/clusters/{CLUSTER}")["cluster"]["spec"]
+    site.request(f"/v1/clusters/{CLUSTER}", "PUT", {**spec, "netdata_url": "http://{node}:19999/"})
     site.allocate("metal", "bare_metal", "acme", machine=FLEET.node(1, 1).name)
     site.allocate("slice", "gpu_slice", "acme", vm_uuid=guest)
     site.allocate("dark", "gpu_slice", "acme", vm_uuid=DARK_VM)
@@ -417,6 +419,8 @@ def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> No
     expect(page.locator(".readout").first).to_contain_text("2 of 2 GPUs report")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Node")
+    link = page.get_by_role("link", name="Open Netdata")
+    expect(link).to_have_attribute("href", f"http://{FLEET.node(1, 1).name}:19999/")
     power = page.locator("figure").filter(has_text="Power")
     expect(power.locator("svg polyline, svg circle").first).to_be_attached()
     expect(power.locator(".swatch")).to_have_count(2)

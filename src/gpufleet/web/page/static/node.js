@@ -24,6 +24,7 @@ export function nodePage({ client }, id) {
   };
   const topology = new TopologyPicture();
   let shown = [];
+  let netdata;
   const path = `v1/machines/${encodeURIComponent(id)}`;
   const series = { path: `${path}/series`, views: () => shown.map(viewKey), events: { machine: id } };
   const history = new HistorySection(client, series, (events) => replace(parts.events, eventTable(events)));
@@ -44,7 +45,8 @@ export function nodePage({ client }, id) {
     subject: () => ({ topic: "machine", id }),
     async refresh(signal) {
       const record = await client.get(path, {}, signal);
-      replace(parts.summary, summaryOf(record));
+      netdata ??= await netdataUrl(client, record, signal);
+      replace(parts.summary, summaryOf(record, netdata));
       const machine = record.id;
       const gpus = [];
       for await (const items of client.pages("v1/gpus", { machine }, signal)) gpus.push(...items);
@@ -69,7 +71,13 @@ function chartedDevices(records) {
   return (gpus.length === 0 ? devices : gpus).slice(0, MAX_CHARTED);
 }
 
-function summaryOf(record) {
+/** Return the URL of the operator's Netdata about a node, or an empty text if none is registered. */
+async function netdataUrl(client, { cluster, machine }, signal) {
+  const found = await client.get(`v1/clusters/${encodeURIComponent(cluster)}`, {}, signal);
+  return (found.cluster.spec?.netdata_url ?? "").replaceAll("{node}", encodeURIComponent(machine.name));
+}
+
+function summaryOf(record, netdata) {
   const { machine } = record;
   return [
     element("p", { class: "lead" }, foreign(machine.name), " in ", foreign(record.cluster)),
@@ -87,6 +95,7 @@ function summaryOf(record) {
       ["Kubernetes node", machine.k8s_node_name ? foreign(machine.k8s_node_name) : null],
       ["Instance", machine.instance_type ? foreign(`${machine.instance_type} ${machine.instance_id ?? ""}`) : null],
       ["Conflict", record.conflict ? foreign(record.conflict) : null],
+      ["Netdata", netdata ? element("a", { href: netdata, target: "_blank", rel: "noreferrer" }, "Open Netdata") : null],
     ]),
   ];
 }
