@@ -58,8 +58,10 @@ NOISE_HOURS = {
 All of them are too short or too small for the default thresholds of the rules.
 """
 
-SILENT = frozenset({FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT, FaultKind.BACKFILL, FaultKind.DELAYED_BATCHES})
-"""Kinds in which a node is not heard. Together they could be longer than a threshold, which is then a real finding."""
+WITHOUT_REPORTS = frozenset(
+    {FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT, FaultKind.BACKFILL, FaultKind.DELAYED_BATCHES}
+)
+"""Kinds in which a node does not report. Together they could exceed a threshold, which is then a real finding."""
 
 APART_SECONDS = 300
 """Minimum time between two of them on a node."""
@@ -80,13 +82,13 @@ def disturbances(seed: int, clusters: int, nodes: int, start: int, hours: float)
 
 
 def _apart(faults: Iterable[FleetFault]) -> Iterator[FleetFault]:
-    """Yield the disturbances of a node in order, without those too close to an earlier one in which it is silent."""
-    quiet_until = 0
+    """Yield the disturbances of a node in order; those without reports only apart from one another."""
+    next_at = 0
     for one in sorted(faults, key=lambda fault: fault.begin):
-        if one.kind in SILENT:
-            if one.begin < quiet_until:
+        if one.kind in WITHOUT_REPORTS:
+            if one.begin < next_at:
                 continue
-            quiet_until = one.end + APART_SECONDS * NANOS
+            next_at = one.end + APART_SECONDS * NANOS
         yield one
 
 

@@ -21,6 +21,11 @@ def machine(number: int, boot_id: str | None = None) -> Machine:
     return Machine(name=f"n{number}", machine_id=f"{number:032x}", boot_id=boot_id)
 
 
+def sharing(name: str, *, boot_id: str | None = None, k8s_node_uid: str | None = None) -> Machine:
+    """Return a machine with the same UUID as all others of this function."""
+    return Machine(name=name, machine_id="a" * 32, system_uuid="u", boot_id=boot_id, k8s_node_uid=k8s_node_uid)
+
+
 def add(machines: MachineCache, numbers: range, *, sender: str = "s", at: int = NOW) -> list[str]:
     return [machines.match("c", sender, machine(number), at, at).id for number in numbers]
 
@@ -110,24 +115,24 @@ def test_short_lived_machines_of_other_clusters_are_kept() -> None:
 @pytest.mark.parametrize(("agents", "count"), [(("node", "clone"), 2), (("first", "second"), 3)])
 def test_node_with_the_uuid_of_a_clone_is_one_machine(agents: tuple[str, str], count: int) -> None:
     """A collector reports a node without boot id: its name decides between the clones if only one of them has it."""
-    machines, uuid = MachineCache(), {"machine_id": "a" * 32, "system_uuid": "u"}
-    node = Machine(name="node", k8s_node_uid="1", **uuid)
+    machines = MachineCache()
+    node = sharing("node", k8s_node_uid="1")
     found = set()
     for at in range(NOW, NOW + 300 * NANOS, 10 * NANOS):
         for number, name in enumerate(agents):
-            machines.match("c", f"agent-{number}", Machine(name=name, boot_id=str(number), **uuid), at, at)
+            machines.match("c", f"agent-{number}", sharing(name, boot_id=str(number)), at, at)
         found.add(machines.match_named("c", "collector", node, at, at).id)
     assert len(found) == 1
     assert len(machines.records("c")) == count
 
 
 def test_two_nodes_with_one_uuid_are_two_machines() -> None:
-    machines, uuid = MachineCache(), {"machine_id": "a" * 32, "system_uuid": "u"}
-    nodes = [Machine(name=f"node-{number}", k8s_node_uid=str(number), **uuid) for number in range(2)]
+    machines = MachineCache()
+    nodes = [sharing(f"node-{number}", k8s_node_uid=str(number)) for number in range(2)]
     found: list[set[str]] = [set(), set()]
     for at in range(NOW, NOW + 300 * NANOS, 10 * NANOS):
         for name in ("a", "b"):
-            machines.match("c", name, Machine(name=name, boot_id=name, **uuid), at, at)
+            machines.match("c", name, sharing(name, boot_id=name), at, at)
         for node, ids in zip(nodes, found, strict=True):
             ids.add(machines.match_named("c", "collector", node, at, at).id)
     assert [len(ids) for ids in found] == [1, 1]
