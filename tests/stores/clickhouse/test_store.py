@@ -10,7 +10,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.event import Event
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import DeviceState, Holder, HolderKind, HolderState, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -19,6 +19,7 @@ from gpufleet.model.time import LATEST, NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.connection.embedded import EmbeddedHandle
 from tests.support.accepted import accept
 
 T0 = 1_700_000_000_123_456_789
@@ -334,6 +335,56 @@ def test_finished_write_is_visible_to_concurrent_readers(store: ClickHouseStore,
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_requested_machines_are_answered_from_memory(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = [PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=1, class_code=0x030200, numa_node=1)]
+    status = ReaderStatus(reader="nvml", lane=Lane.FAST, state=ReaderState.OK, interval_seconds=10, failures=0)
+    holder = Holder(kind=HolderKind.POD, id="uid")
+    held = Holding(view=GPU.key, holder=holder, since=T0, methods=("kubelet",), verdict=HoldingVerdict.AGREED)
+    declared = DimValue("kubernetes_capacity_devices", ("nvidia_com_gpu",), 1)
+
+    def write(second: int) -> None:
+        at = T0 + second * NANOS
+        resource = Sample(view=None, reader="kubernetes", lane=Lane.SLOW, measured_at=at, values={}, dims=(declared,))
+        part = MachinePart(
+            machine=0, readers=[status], inventory=functions, holdings=[held],
+            device_holders=[DeviceState(view=GPU.key, state=HolderState.HELD)],
+        )  # fmt: skip
+        accepted = accept(cluster, "m", [fast(at, gpu_state="ok")], part=part, received_at=at, reported_at=at)
+        declaration = accept(cluster, "n", [resource], received_at=at)  # values with dimensions are in the store only
+        embedded.write([accepted, declaration], f"{cluster}-{second}")
+
+    def answers() -> list[object]:
+        query = HoldingQuery(cluster=cluster, machines=("m",), start=T0 + NANOS, end=LATEST)
+        return [
+            embedded.latest(cluster, "m")[0].sample.measured_at,
+            embedded.sample_summaries(cluster, ["m"])["m"][0].stored.sample.measured_at,
+            embedded.readers(cluster, "m"),
+            embedded.pci_gpu_counts(cluster, ["m"]),
+            embedded.numa_nodes(cluster, ["m"]),
+            embedded.declared_resources(cluster, ["n"], 0)["n"][0].received_at,
+            embedded.declared_gpus(0)[cluster][0].received_at,
+            embedded.holder_states(cluster, ["m"], 0)["m"][0].reported_at,
+            embedded.holdings(query)[0].reported_at,
+            embedded.known_gpus()[cluster],
+        ]
+
+    write(0)
+    before = answers()
+    write(1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a query of the engine")
+
+    monkeypatch.setattr(EmbeddedHandle, "query", refuse)
+    monkeypatch.setattr(EmbeddedHandle, "query_arrow", refuse)
+    after = answers()
+    monkeypatch.undo()
+    embedded._drop_memory()
+    assert before != after == answers()
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,19 @@ import numpy as np
 
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError, UnstorableError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.findings import NumberedTransition
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
 from gpufleet.model.stored.retention import UNLIMITED, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
     HourRollup,
     KnownGpus,
     ProcessQuery,
+    SampleSummary,
     StoredProcesses,
     StoredSample,
     StoredSeries,
@@ -31,13 +34,29 @@ from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
 from gpufleet.stores.clickhouse.facts.history import transition_columns
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
+from gpufleet.stores.clickhouse.machines.declarations import fetch_declared
+from gpufleet.stores.clickhouse.machines.declared_values import MAX_ROWS, DeclaredValues
+from gpufleet.stores.clickhouse.machines.holder_states import (
+    HOLDER_STATE_COLUMNS,
+    HOLDER_STATE_KEY_SIZE,
+    fetch_holder_states,
+)
+from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings, written_holdings
+from gpufleet.stores.clickhouse.machines.present_holdings import PresentHoldings
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes
 from gpufleet.stores.clickhouse.machines.status import (
     READER_STATUS_COLUMNS,
     READER_STATUS_KEY,
     fetch_readers,
 )
-from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts
+from gpufleet.stores.clickhouse.machines.summaries import (
+    NUMA_COLUMNS,
+    NUMA_KEY_SIZE,
+    fetch_gpu_counts,
+    fetch_numa_nodes,
+    fetch_pci_gpu_counts,
+    fetch_summaries,
+)
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, all_tables, apply_retention
@@ -60,8 +79,12 @@ from gpufleet.stores.clickhouse.schema.columns import Columns
 from gpufleet.stores.clickhouse.schema.migrate import migrate
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, load_known
 from gpufleet.stores.clickhouse.schema.tables import (
+    DECLARED,
     DIM_SAMPLES,
     FINDING_TRANSITIONS,
+    HOLDER_STATES,
+    HOLDINGS,
+    INVENTORY,
     READER_STATUS,
     SUBJECT_NUMBER,
     SUBJECTS,
@@ -94,9 +117,19 @@ class ClickHouseStore(StoreQueries):
         self._known: WriteCache | None = None
         self._numbers: SubjectNumbers | None = None
         self._counts: GpuCounts | None = None
+        self._declared: DeclaredValues | None = None
         self._newest = NewestSamples()
         self._readers = NewestRowCache(READER_STATUS_COLUMNS, READER_STATUS_KEY)
+        self._holder_states = NewestRowCache(HOLDER_STATE_COLUMNS, HOLDER_STATE_KEY_SIZE)
+        self._slots = NewestRowCache(NUMA_COLUMNS, NUMA_KEY_SIZE)
         self._subjects = NewestRowCache(SUBJECT_COLUMNS, SUBJECT_KEY_SIZE)
+        self._holdings = PresentHoldings()
+        self._rows = {
+            SUBJECTS.name: self._subjects,
+            READER_STATUS.name: self._readers,
+            HOLDER_STATES.name: self._holder_states,
+            INVENTORY.name: self._slots,
+        }
         self._tables = {table.name: table for table in all_tables()}
         self._cache = ReadCache.empty(exclusive=lock is not None)  # on a server another hub may write
         self._marks = HourMarks(monotonic)
@@ -230,6 +263,12 @@ class ClickHouseStore(StoreQueries):
         newest, subjects_of = self._exclusive(self._newest), self._subjects_of
         return fetch_latest(self._handles.reader, self._cache, newest, subjects_of, cluster, machines, view)
 
+    def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
+        """Return the newest samples of many machines without values; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: sample summaries"):
+            reader, newest = self._handles.reader, self._exclusive(self._newest)
+            return fetch_summaries(reader, self._cache.views, newest, cluster, machines)
+
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to reporting GPUs; see `ports.FleetStore`."""
         return self._loaded_counts().reporting(since, until)
@@ -237,6 +276,41 @@ class ClickHouseStore(StoreQueries):
     def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
         """Return cluster to the number of its GPUs; see `ports.FleetStore`."""
         return self._loaded_counts().known(without)
+
+    def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
+        """Return cluster to the GPU counts that Kubernetes declares; see `ports.FleetStore`."""
+        return self._loaded_declared().gpus(since, without, self._loaded_counts())
+
+    def declared_resources(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> dict[str, tuple[DeclaredResource, ...]]:
+        """Return the GPUs that Kubernetes declares for machines; see `ports.SampleStore`."""
+        return self._loaded_declared().resources(cluster, machines, since)
+
+    def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+        """Return machine id to the number of GPUs on its PCI buses; see `ports.SampleStore`."""
+        if self._is_exclusive:
+            return self._loaded_counts().pci_gpus(cluster, machines)
+        with translate_errors(f"{self._dsn.shown}: PCI GPU counts"):
+            return fetch_pci_gpu_counts(self._handles.reader, cluster, machines)
+
+    def numa_nodes(self, cluster: str, machines: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Return machine id to the NUMA nodes of its PCI slots; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: NUMA nodes"):
+            return fetch_numa_nodes(self._handles.reader, self._exclusive(self._slots), cluster, machines)
+
+    def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+        """Return matching holdings; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: holdings"):
+            return fetch_holdings(self._handles.reader, self._exclusive(self._holdings), query)
+
+    def holder_states(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> dict[str, tuple[StoredHolderStates, ...]]:
+        """Return the newest reports of holder states; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: holder states"):
+            cache = self._exclusive(self._holder_states)
+            return fetch_holder_states(self._handles.reader, cache, cluster, machines, since)
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return the last reported status of each reader of a machine."""
@@ -333,9 +407,15 @@ class ClickHouseStore(StoreQueries):
 
     def _add_to_memory(self, written: InsertColumns) -> None:
         """Add written rows to the caches."""
-        for name, cache in ((SUBJECTS.name, self._subjects), (READER_STATUS.name, self._readers)):
+        for name, cache in self._rows.items():
             if name in written.tables:
                 cache.add(written.tables[name])
+        if HOLDINGS.name in written.tables:
+            self._holdings.add(written_holdings(written.tables[HOLDINGS.name]))
+        if self._declared is not None and DECLARED.name in written.tables:
+            self._declared.add(written.tables[DECLARED.name])
+            if len(self._declared) > MAX_ROWS:
+                self._declared = None
         if self._counts is not None:
             self._counts.add_written(written.tables, written.newest)
         if "latest" in written.tables:
@@ -344,14 +424,21 @@ class ClickHouseStore(StoreQueries):
     def _drop_memory(self) -> None:
         """Drop the caches. They are loaded again when they are needed."""
         self._counts = None
+        self._declared = None
         self._newest.drop()
-        self._readers.drop()
-        self._subjects.drop()
+        self._holdings.drop()
+        for cache in self._rows.values():
+            cache.drop()
         self._labelled.drop()
+
+    @property
+    def _is_exclusive(self) -> bool:
+        """Whether no other process may write to the tables."""
+        return self._lock is not None or self._lease is not None
 
     def _exclusive(self, memory: T) -> T | None:
         """Return a cache, or None if another process may write to the tables."""
-        return None if self._lock is None and self._lease is None else memory
+        return memory if self._is_exclusive else None
 
     def _loaded_counts(self) -> GpuCounts:
         """Return the GPU counts, cached while no other process may write."""
@@ -363,10 +450,25 @@ class ClickHouseStore(StoreQueries):
             if self._counts is None:
                 with translate_errors(f"{self._dsn.shown}: GPU counts"):
                     counts = fetch_gpu_counts(self._handles.reader)
-                if self._lock is None and self._lease is None:
+                if not self._is_exclusive:
                     return counts
                 self._counts = counts
             return self._counts
+
+    def _loaded_declared(self) -> DeclaredValues:
+        """Return the declarations of Kubernetes, cached while no other process may write."""
+        self._handles.check()
+        cached = self._declared
+        if cached is not None:
+            return cached
+        with self._writing:  # as for the counts
+            if self._declared is None:
+                with translate_errors(f"{self._dsn.shown}: declarations"):
+                    declared = fetch_declared(self._handles.reader)
+                if not self._is_exclusive or len(declared) > MAX_ROWS:
+                    return declared
+                self._declared = declared
+            return self._declared
 
     def _subjects_of(self, cluster: str, machines: Collection[str]) -> Sequence[SubjectRow]:
         return fetch_subjects(self._handles.reader, self._exclusive(self._subjects), cluster, machines)

@@ -20,6 +20,7 @@ from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
 from gpufleet.stores.clickhouse.samples.newest import ValueGroup
 from gpufleet.stores.clickhouse.schema.columns import (
+    NO_NUMBER,
     Columns,
     DictionaryColumn,
     IdIndex,
@@ -82,6 +83,11 @@ class BusReports(msgspec.Struct, frozen=True):
     reported_at: NumericArray
 
 
+def machine_name(cluster: str, machine: str) -> int:
+    """Return this process's hash of a machine, as `GpuCounts` identifies it."""
+    return int(mix_hashes(_numbers([hash(cluster)]), hash(machine))[0])
+
+
 class GpuCounts:
     """Counts of every GPU of every machine. Thread-safe."""
 
@@ -130,6 +136,25 @@ class GpuCounts:
             names = mix_hashes(text_hashes(rows.cluster), text_hashes(rows.machine))
             machines = self._machines_of(names[every], rows.cluster, rows.machine, every)
             self._on_buses.update(machines, rows.reported_at[every], rows.gpus[every])
+
+    def on_buses(self, machines: NumericArray) -> NumericArray:
+        """Return the number of GPUs on the PCI buses of machines by `machine_name`, 0 without an inventory."""
+        with self._lock:
+            return np.maximum(self._bus_counts(machines), 0)
+
+    def pci_gpus(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+        """Return machine id to the number of GPUs on its PCI buses; see `ports.SampleStore`."""
+        names = _numbers(machine_name(cluster, one) for one in machines)
+        with self._lock:
+            found = self._bus_counts(names)
+        return {one: count for one, count in zip(machines, found.tolist(), strict=True) if count != _NO_INVENTORY}
+
+    def _bus_counts(self, machines: NumericArray) -> NumericArray:
+        numbers = self._machines.find(machines)
+        is_known = numbers != NO_NUMBER
+        found = np.full(len(machines), _NO_INVENTORY, np.int64)
+        found[is_known] = self._on_buses.cells[numbers[is_known]]
+        return found
 
     def reporting(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to GPUs with their last number received in the interval; see `ports.FleetStore`."""

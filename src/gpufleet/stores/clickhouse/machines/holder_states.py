@@ -1,27 +1,30 @@
 """Holder states of devices: rows of the table `holder_states`, and their query."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from gpufleet.model.holdings import DeviceState, HolderState, UnresolvedCount
 from gpufleet.model.stored.holdings import StoredHolderStates
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ResultRow, fetch_newest
+from gpufleet.stores.clickhouse.schema.tables import HOLDER_STATES
 
 MAX_SENDERS = 64
 """Maximum number of senders of a machine whose reports are read, the newest ones."""
 
-_NEWEST = f"""
-SELECT machine, sender, toUnixTimestamp64Nano(reported_at), toUnixTimestamp64Nano(sent_at), views, states, details,
-    unresolved_sources, unresolved_names, unresolved_examples
-FROM (
-    SELECT * FROM (
-        SELECT * FROM holder_states
-        WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
-            AND reported_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
-        ORDER BY machine, sender, epoch, reported_at DESC LIMIT 1 BY machine, sender, epoch
-    ) ORDER BY machine, sender, least(sent_at, reported_at) DESC, reported_at DESC LIMIT 1 BY machine, sender
-) ORDER BY machine, reported_at DESC LIMIT {MAX_SENDERS} BY machine
-"""  # noqa: S608 - a number; values are bound as parameters
+HOLDER_STATE_COLUMNS = (
+    *("machine", "sender", "epoch", "sent_at", "views", "states", "details"),
+    *("unresolved_sources", "unresolved_names", "unresolved_examples", "reported_at"),
+)
+"""Columns as queried: those of the key, and the place in the order of reports last."""
+
+HOLDER_STATE_KEY_SIZE = 3
+
+_SELECT = f"""
+SELECT {", ".join(f"toUnixTimestamp64Nano({name})" if name.endswith("_at") else name for name in HOLDER_STATE_COLUMNS)}
+"""
 
 
 def holder_state_cells(
@@ -47,26 +50,54 @@ def holder_state_cells(
 
 
 def fetch_holder_states(
-    handle: Handle, cluster: str, machines: Sequence[str], since: int
+    handle: Handle, cache: NewestRowCache | None, cluster: str, machines: Sequence[str], since: int
 ) -> dict[str, tuple[StoredHolderStates, ...]]:
-    """Return the newest reports; see `ports.SampleStore.holder_states`."""
+    """Return the newest reports; see `ports.SampleStore.holder_states`.
+
+    `cache` is None if other processes may write to the tables.
+    """
+
+    def query(wanted: Sequence[str]) -> list[ResultRow]:
+        parameters = {"cluster": cluster, "machines": list(wanted)}
+        return fetch_newest(
+            handle, _SELECT, HOLDER_STATES.name, parameters, key=HOLDER_STATE_KEY_SIZE, rank=itemgetter(-1)
+        )
+
     if not machines:
         return {}
-    parameters = {"cluster": cluster, "machines": list(machines), "since": max(0, since)}
-    found: dict[str, list[StoredHolderStates]] = {}
-    for machine, sender, reported_at, sent_at, views, states, details, sources, names, examples in sorted(
-        handle.query(_NEWEST, parameters=parameters).result_rows
+    newest: dict[str, dict[str, _Report]] = {}
+    for machine, sender, _, sent_at, *cells, reported_at in (
+        query(machines) if cache is None else cache.fetch(cluster, machines, query)
     ):
+        if reported_at >= since:
+            report = _Report(min(sent_at, reported_at), reported_at, sent_at, cells)
+            of_machine = newest.setdefault(machine, {})
+            of_machine[sender] = max(of_machine.get(sender, report), report, key=itemgetter(0, 1))
+    return {machine: tuple(_stored(reports)) for machine, reports in newest.items()}
+
+
+class _Report(NamedTuple):
+    """Report of a sender; of several epochs the first two numbers decide which is the newest."""
+
+    at: int
+    reported_at: int
+    sent_at: int
+    cells: Sequence[Any]
+
+
+def _stored(reports: Mapping[str, _Report]) -> Iterator[StoredHolderStates]:
+    """Return the newest reports by sender."""
+    newest = sorted(reports.items(), key=lambda one: one[1].reported_at, reverse=True)[:MAX_SENDERS]
+    for sender, one in sorted(newest, key=itemgetter(0)):
+        views, states, details, sources, names, examples = one.cells
         devices = zip(views, states, details, strict=True)
-        one = StoredHolderStates(
+        yield StoredHolderStates(
             sender=sender,
-            reported_at=reported_at,
-            sent_at=sent_at,
+            reported_at=one.reported_at,
+            sent_at=one.sent_at,
             devices=tuple([DeviceState(view=v, state=HolderState(s), detail=d) for v, s, d in devices]),
             unresolved=_unresolved(sources, names, examples),
         )
-        found.setdefault(machine, []).append(one)
-    return {machine: tuple(reports) for machine, reports in found.items()}
 
 
 def _unresolved(

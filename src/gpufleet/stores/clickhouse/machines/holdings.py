@@ -1,6 +1,6 @@
 """Holdings: rows of the table `holdings`, and queries."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,9 @@ from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, StoredJo
 from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.machines.present_holdings import PresentHoldings, SizedHolding, is_of_machines
+from gpufleet.stores.clickhouse.samples.cache import cells_size
+from gpufleet.stores.clickhouse.schema.columns import Columns, listed_cells
 from gpufleet.stores.clickhouse.schema.tables import HOLDINGS
 
 _INSTANTS = frozenset({"since", "until", "reported_at"})
@@ -59,6 +62,9 @@ SELECT {_PLACE} FROM holdings WHERE {{conditions}}
 ORDER BY {_KEY} LIMIT 1 BY {_KEY} LIMIT {{{{limit:UInt64}}}} {_PAGE_SETTINGS}
 """  # noqa: S608 - names are constants; values are bound as parameters
 """Places of holdings with a report, possibly an older one, that meets the conditions."""
+
+_HOLDING_BYTES = 1_000
+"""Size of a holding in memory besides its texts and lists."""
 
 MAX_STEPWISE = 2_000
 """Maximum limit of a query by texts that is answered in steps."""
@@ -164,14 +170,38 @@ def holding_cells(accepted: AcceptedBatch, machine: str, holding: Holding) -> tu
     )
 
 
-def fetch_holdings(handle: Handle, query: HoldingQuery) -> tuple[StoredHolding, ...]:
-    """Return matching holdings; see `ports.SampleStore.holdings`."""
+def fetch_holdings(handle: Handle, memory: PresentHoldings | None, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+    """Return matching holdings; see `ports.SampleStore.holdings`.
+
+    `memory` is None if other processes may write to the tables.
+    """
     if query.machines == ():
         return ()
+    cluster, machines = query.cluster, query.machines
+    if memory is not None and cluster is not None and machines is not None and is_of_machines(query):
+        return tuple(memory.fetch(cluster, machines, query.start, lambda some: _fetch_recent(handle, query, some)))
     if query.limit is not None and query.limit <= MAX_STEPWISE and _has_texts(query):
         return _fetch_page(handle, query, query.limit)
     statement, parameters = _statement(query)
     return tuple([_stored(row) for row in handle.query(statement, parameters=parameters).result_rows])
+
+
+def _fetch_recent(handle: Handle, query: HoldingQuery, machines: Sequence[str]) -> list[SizedHolding]:
+    """Return the newest reports of the recent holdings of some machines of a query."""
+    query = msgspec.structs.replace(query, machines=tuple(machines))
+    parameters = _times(query)
+    candidates = " AND ".join([_IS_RECENT, *_key_conditions(query, parameters)])
+    statement = _NEWEST.format(candidates=candidates, conditions=_IS_RECENT)
+    return [_sized(row) for row in handle.query(statement, parameters=parameters).result_rows]
+
+
+def written_holdings(written: Columns) -> Iterator[SizedHolding]:
+    """Return the rows of the table `holdings` that were written."""
+    return map(_sized, zip(*(listed_cells(written[name]) for name in _READ), strict=True))
+
+
+def _sized(row: Sequence[Any]) -> SizedHolding:
+    return SizedHolding(_stored(row), _HOLDING_BYTES + cells_size(row))
 
 
 def _has_texts(query: HoldingQuery) -> bool:

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.device_state import LOST
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.stored.samples import SampleSummary, StoredSample
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import (
     GPU_KEY_PREFIX,
-    LOST_STATE,
     NO_STATE,
     STATE,
     BusReports,
@@ -20,19 +20,21 @@ from gpufleet.stores.clickhouse.machines.counts import (
     GpuReports,
 )
 from gpufleet.stores.clickhouse.machines.declarations import PCI_GPU_COUNT
-from gpufleet.stores.clickhouse.samples.cache import fetch_views
+from gpufleet.stores.clickhouse.samples.cache import (
+    ContentCache,
+    NewestRowCache,
+    ResultRow,
+    Views,
+    cached_views,
+)
+from gpufleet.stores.clickhouse.samples.latest import fetch_newest_rows
+from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericArray
 
 _ROWS_AT_ONCE = 65_536
 """Rows per chunk of decoded texts: a million rows would take 200 MiB."""
 
-_SUMMARIES = f"""
-SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
-    has_totals, if(has(int_ids, {STATE.id}), toInt64(int_values[indexOf(int_ids, {STATE.id})]), {NO_STATE})
-FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
-ORDER BY machine, view, reader, lane
-"""  # noqa: S608 - the number is ours
-
+_STATE_ONLY = frozenset({STATE.name})
 
 _CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
 
@@ -66,20 +68,37 @@ def fetch_pci_gpu_counts(handle: Handle, cluster: str, machines: Sequence[str]) 
     return dict(handle.query(_PCI_GPUS, parameters=parameters).result_rows)
 
 
+NUMA_COLUMNS, NUMA_KEY_SIZE = ("machine", "addresses", "numa_nodes", "reported_at"), 1
+"""Columns of the newest inventory of a machine as queried, and the size of its key."""
+
 _NUMA_NODES = """
-SELECT machine, tupleElement(newest, 1), tupleElement(newest, 2) FROM (
-    SELECT machine, argMax(tuple(addresses, numa_nodes), reported_at) AS newest FROM inventory
-    WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+SELECT machine, tupleElement(newest, 1), tupleElement(newest, 2), newest_at FROM (
+    SELECT machine, argMax(tuple(addresses, numa_nodes), reported_at) AS newest,
+        toUnixTimestamp64Nano(max(reported_at)) AS newest_at
+    FROM inventory WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
     GROUP BY machine)
 """
 
 
-def fetch_numa_nodes(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return machine id to PCI address to NUMA node; see `ports.SampleStore`."""
-    parameters = {"cluster": cluster, "machines": list(machines)}
+def fetch_numa_nodes(
+    handle: Handle, cache: NewestRowCache | None, cluster: str, machines: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    """Return machine id to PCI address to NUMA node; see `ports.SampleStore`.
+
+    `cache` is None if other processes may write to the tables.
+    """
+
+    def query(wanted: Sequence[str]) -> Sequence[ResultRow]:
+        found: Sequence[ResultRow] = handle.query(
+            _NUMA_NODES, parameters={"cluster": cluster, "machines": list(wanted)}
+        ).result_rows
+        return found
+
     return {
         machine: {address: node for address, node in zip(addresses, nodes, strict=True) if node is not None}
-        for machine, addresses, nodes in handle.query(_NUMA_NODES, parameters=parameters).result_rows
+        for machine, addresses, nodes, _ in (
+            query(machines) if cache is None else cache.fetch(cluster, machines, query)
+        )
     }
 
 
@@ -113,26 +132,35 @@ def _numbers(rows: Any, name: str) -> NumericArray:
     return np.concatenate([np.asarray(part, np.int64) for part in rows.column(name).chunks])
 
 
-def fetch_summaries(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
-    """Return machine id to newest samples without values; machines without samples are left out."""
-    parameters = {"cluster": cluster, "machines": list(machines)}
-    views = fetch_views(handle, parameters)
+def fetch_summaries(
+    handle: Handle,
+    views_cache: ContentCache[Views],
+    newest: NewestSamples | None,
+    cluster: str,
+    machines: Sequence[str],
+) -> dict[str, tuple[SampleSummary, ...]]:
+    """Return machine id to newest samples without values; machines without samples are left out.
+
+    `newest` is None if other processes may write to the tables.
+    """
     found: dict[str, list[SampleSummary]] = {}
-    for machine, key, reader, lane, measured_at, received_at, provenance, has_totals, state in handle.query(
-        _SUMMARIES, parameters=parameters
-    ).result_rows:
+    with views_cache.reading([(cluster, machine) for machine in machines]) as may_keep:
+        rows = fetch_newest_rows(handle, newest, cluster, machines, metrics=_STATE_ONLY)
+        views = cached_views(handle, views_cache, may_keep, cluster, {row.machine for row in rows if row.view})
+    for row in rows:
         sample = Sample(
-            view=views[machine, key, reader] if key else None,
-            reader=reader,
-            lane=Lane(lane),
-            measured_at=measured_at,
+            view=views[row.machine, row.view, row.reader] if row.view else None,
+            reader=row.reader,
+            lane=Lane(row.lane),
+            measured_at=row.measured_at,
             values={},
-            provenance=Provenance(provenance),
+            provenance=Provenance(row.provenance),
         )
+        state = row.values.get(STATE.name)
         summary = SampleSummary(
-            stored=StoredSample(sample=sample, received_at=received_at),
-            has_totals=has_totals,
-            is_lost=None if state == NO_STATE else state == LOST_STATE,
+            stored=StoredSample(sample=sample, received_at=row.received_at),
+            has_totals=row.has_totals,
+            is_lost=None if state is None else state == LOST,
         )
-        found.setdefault(machine, []).append(summary)
+        found.setdefault(row.machine, []).append(summary)
     return {machine: tuple(summaries) for machine, summaries in found.items()}

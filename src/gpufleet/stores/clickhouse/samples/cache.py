@@ -100,7 +100,10 @@ _SIZE_LIMIT = 128 << 20
 """Maximum size of a `NewestRowCache` in bytes: reader statuses of some 20,000 machines."""
 
 _ROW_BYTES = 500
-"""Size of a row besides its texts."""
+"""Size of a row besides its texts and lists."""
+
+_LIST_BYTES, _CELL_BYTES = 60, 60
+"""Size of a list, and of each of its cells besides texts."""
 
 _FEW_MACHINES = 16
 """For up to this many machines, unmerged rows are reduced here, because FINAL takes longer."""
@@ -170,7 +173,18 @@ class _CachedCluster:
 
 
 def _row_size(row: ResultRow) -> int:
-    return _ROW_BYTES + sum(len(cell) for cell in row if isinstance(cell, str))
+    return _ROW_BYTES + cells_size(row)
+
+
+def cells_size(cells: Iterable[Any]) -> int:
+    """Return the estimated size in bytes of texts, and of lists with everything in them."""
+    size = 0
+    for cell in cells:
+        if isinstance(cell, str):
+            size += len(cell)
+        elif isinstance(cell, list | tuple):
+            size += _LIST_BYTES + _CELL_BYTES * len(cell) + cells_size(cell)
+    return size
 
 
 class NewestRowCache:

@@ -1,7 +1,7 @@
 """Newest samples of machines, assembled from values, absences, texts, dimensions and views."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -81,7 +81,7 @@ def fetch_latest(
     subjects = [(cluster, machine) for machine in machines]
     with cache.views.reading(subjects) as may_keep_views, cache.has_dims.reading(subjects) as may_keep_dims:
         # Rows first: everything that they refer to was written before them
-        rows = _fetch_rows(handle, newest, cluster, machines, view)
+        rows = fetch_newest_rows(handle, newest, cluster, machines, view)
         if not rows:
             return {}
         seen = {row.machine for row in rows if row.view}
@@ -105,13 +105,21 @@ def fetch_latest(
     return {machine: tuple(samples) for machine, samples in stored.items()}
 
 
-def _fetch_rows(
-    handle: Handle, newest: NewestSamples | None, cluster: str, machines: Sequence[str], view: str | None
+def fetch_newest_rows(
+    handle: Handle,
+    newest: NewestSamples | None,
+    cluster: str,
+    machines: Sequence[str],
+    view: str | None = None,
+    metrics: Collection[str] | None = None,
 ) -> list[NewestRow]:
-    """Return the newest rows in order of machine, view, reader and lane."""
+    """Return the newest rows (of one view) in order of machine, view, reader and lane.
+
+    Only the values of `metrics` are needed, None for all; rows may have more.
+    """
     if newest is None:
         return _rows_of(_query(handle, cluster, machines, view))
-    read = newest.read(cluster, machines, view)
+    read = newest.read(cluster, machines, view, metrics)
     rows = read.rows
     if read.missing:
         found = _query(handle, cluster, read.missing, None)

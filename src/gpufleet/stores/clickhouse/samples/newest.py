@@ -8,7 +8,7 @@ A subject takes about 300 bytes, and 8 bytes per value; arrays have up to a quar
 
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -130,8 +130,7 @@ class _ValueTable:
         # A newer build may have written metrics that are unknown to this build.
         self._names = [None if metric is None else metric.name for metric in known]
         self._is_float = [metric is not None and metric.type is ValueType.FLOAT for metric in known]
-        self._floats = np.flatnonzero(self._is_float)
-        self._states = [(place, one) for place, one in enumerate(known) if one and one.type is ValueType.ENUM]
+        self._states = {place: one for place, one in enumerate(known) if one and one.type is ValueType.ENUM}
         self._cells = np.empty((0, len(metrics)), np.uint64)
         self._present = np.empty((0, (len(metrics) + 7) // 8), np.uint8)
         self._free = array("i")
@@ -182,20 +181,24 @@ class _ValueTable:
         """Return copies of the cells of slots and of their bits of presence, for `values`."""
         return self._cells[slots], self._present[slots]
 
-    def values(self, cells: NumericArray, bits: NumericArray) -> Iterable[dict[str, Value]]:
-        """Return the values of copied rows by metric name. Reads nothing that changes."""
-        present = np.unpackbits(bits, axis=1, count=cells.shape[1]).tolist()
-        numbers = cells.view(np.float64)[:, self._floats].tolist()
-        floats: list[int] = self._floats.tolist()
+    def values(
+        self, cells: NumericArray, bits: NumericArray, metrics: Collection[str] | None
+    ) -> Iterator[dict[str, Value]]:
+        """Return the values of copied rows by metric name, of `metrics` or all. Reads nothing that changes."""
+        wanted = [place for place, name in enumerate(self._names) if name and (metrics is None or name in metrics)]
+        names = [self._names[place] for place in wanted]
+        present = np.unpackbits(bits, axis=1, count=cells.shape[1])[:, wanted].tolist()
+        floats = [place for place, column in enumerate(wanted) if self._is_float[column]]
+        states = [(place, self._states[column]) for place, column in enumerate(wanted) if column in self._states]
+        cells = cells[:, wanted]
+        numbers = cells.view(np.float64)[:, floats].tolist()
         for values, some, is_present in zip(cells.tolist(), numbers, present, strict=True):
             for place, value in zip(floats, some, strict=True):
                 values[place] = value
-            for place, metric in self._states:
+            for place, metric in states:
                 if is_present[place]:
                     values[place] = value_of(metric, values[place])
-            yield {
-                name: value for name, value, here in zip(self._names, values, is_present, strict=True) if here and name
-            }
+            yield {name: value for name, value, here in zip(names, values, is_present, strict=True) if here and name}
 
 
 class NewestSamples:
@@ -219,9 +222,16 @@ class NewestSamples:
         with self._lock:
             self._clusters.clear()
 
-    def read(self, cluster: str, machines: Iterable[str], view: str | None = None) -> NewestRead:
+    def read(
+        self,
+        cluster: str,
+        machines: Iterable[str],
+        view: str | None = None,
+        metrics: Collection[str] | None = None,
+    ) -> NewestRead:
         """Return the newest samples of machines (of one view), and the machines that must be loaded.
 
+        Rows have the values of `metrics`, or all.
         Rows that are written from now on are added to those machines. So the caller queries them after this call.
         """
         with self._lock:
@@ -234,7 +244,7 @@ class NewestSamples:
                     missing.append(machine)
                 else:
                     copies.append(copied)
-        return NewestRead([row for one in copies for row in one.rows()], missing, content)
+        return NewestRead([row for one in copies for row in one.rows(metrics)], missing, content)
 
     def load(self, read: NewestRead, cluster: str, head: Columns, groups: Sequence[ValueGroup]) -> None:
         """Add all rows of the missing machines. No effect if the cluster was dropped since the read."""
@@ -286,11 +296,11 @@ class _MachineCopy(msgspec.Struct, frozen=True):
     texts: list[str]
     values: list[tuple[_ValueTable, NumericArray, tuple[NumericArray, NumericArray]]]
 
-    def rows(self) -> Iterable[NewestRow]:
-        """Build the rows."""
+    def rows(self, metrics: Collection[str] | None) -> Iterable[NewestRow]:
+        """Build the rows with the values of `metrics`, or all."""
         values: list[dict[str, Value]] = [{}] * len(self.heads["view"])
         for table, places, cells in self.values:
-            for place, one in zip(places.tolist(), table.values(*cells), strict=True):
+            for place, one in zip(places.tolist(), table.values(*cells, metrics), strict=True):
                 values[place] = one
         columns: dict[str, list[Any]] = {name: column.tolist() for name, column in self.heads.items()}
         columns["view"] = [self.views[number] for number in columns["view"]]

@@ -8,13 +8,11 @@ import msgspec
 from gpufleet.fleet.facts.metrics import FACT_METRICS
 from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRecord
-from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding, StoredJob
+from gpufleet.model.stored.holdings import HoldingQuery, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
 from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.stored.samples import (
     EventQuery,
-    SampleSummary,
     StoredEvent,
 )
 from gpufleet.stores.clickhouse.connection.client import Handles, translate_errors
@@ -24,10 +22,8 @@ from gpufleet.stores.clickhouse.facts.newest_columns import NewestColumnsReader
 from gpufleet.stores.clickhouse.facts.projections import ProjectionCache
 from gpufleet.stores.clickhouse.facts.reports import fetch_duplicate_views, fetch_event_counts
 from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_objects, fetch_collectors
-from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
 from gpufleet.stores.clickhouse.machines.events import fetch_events
-from gpufleet.stores.clickhouse.machines.holder_states import fetch_holder_states
-from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings, fetch_slurm_jobs
+from gpufleet.stores.clickhouse.machines.holdings import fetch_slurm_jobs
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.status import (
     fetch_reporters_of_text,
@@ -35,7 +31,6 @@ from gpufleet.stores.clickhouse.machines.status import (
     fetch_shared_gpus,
     fetch_views_with_prefix,
 )
-from gpufleet.stores.clickhouse.machines.summaries import fetch_numa_nodes, fetch_pci_gpu_counts, fetch_summaries
 from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -64,33 +59,6 @@ class StoreQueries:
         self._projections = ProjectionCache()
         self._labelled = LabelledValues(FACT_METRICS)
 
-    def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
-        """Return the newest samples of many machines without values; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: sample summaries"):
-            return fetch_summaries(self._handles.reader, cluster, machines)
-
-    def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
-        """Return cluster to the GPU counts that Kubernetes declares; see `ports.FleetStore`."""
-        with translate_errors(f"{self._dsn.shown}: declared GPUs"):
-            return fetch_declared_gpus(self._handles.reader, since, without)
-
-    def declared_resources(
-        self, cluster: str, machines: Sequence[str], since: int
-    ) -> dict[str, tuple[DeclaredResource, ...]]:
-        """Return the GPUs that Kubernetes declares for machines; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: declared resources"):
-            return fetch_declared_resources(self._handles.reader, cluster, machines, since)
-
-    def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
-        """Return machine id to the number of GPUs on its PCI buses; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: PCI GPU counts"):
-            return fetch_pci_gpu_counts(self._handles.reader, cluster, machines)
-
-    def numa_nodes(self, cluster: str, machines: Sequence[str]) -> dict[str, dict[str, int]]:
-        """Return machine id to the NUMA nodes of its PCI slots; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: NUMA nodes"):
-            return fetch_numa_nodes(self._handles.reader, cluster, machines)
-
     def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the machines that ever reported a view; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: reporters of a view"):
@@ -111,22 +79,10 @@ class StoreQueries:
         with translate_errors(f"{self._dsn.shown}: reporters of a text"):
             return fetch_reporters_of_text(self._handles.reader, cluster, metric, text)
 
-    def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
-        """Return matching holdings; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: holdings"):
-            return fetch_holdings(self._handles.reader, query)
-
     def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
         """Return jobs of known SLURM clusters; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: SLURM jobs"):
             return fetch_slurm_jobs(self._handles.reader, query)
-
-    def holder_states(
-        self, cluster: str, machines: Sequence[str], since: int
-    ) -> dict[str, tuple[StoredHolderStates, ...]]:
-        """Return the newest reports of holder states; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: holder states"):
-            return fetch_holder_states(self._handles.reader, cluster, machines, since)
 
     def cluster_objects(self, query: ObjectQuery) -> tuple[StoredObject, ...]:
         """Return matching objects of Kubernetes; see `ports.ClusterStore`."""
