@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import re
 import shutil
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.fakes.kubelet import (
     FakeResourceClaim,
     node_folder,
 )
-from tests.support.placements import Node, Placed, Score, Slot, run_node
+from tests.support.placements import REPLICAS, Node, Placed, Score, Slot, run_node
 
 LOGS = "var/log/pods"
 
@@ -42,6 +43,9 @@ class KubeletNode(Node):
         self._kubelet = kubelet
         self._source = KubeletHolders(kubelet.root, timeout_seconds=2.0)
         self._served = 0  # session of the running server
+        self._plugin = random.Random(f"plugin {seed}")
+        self._plugin_outage = 0  # rounds without the device plugin
+        self._replicas = REPLICAS  # replicas of a shared device, by the configuration of the plugin
 
     def close(self) -> None:
         """Close the connection to the kubelet."""
@@ -55,11 +59,27 @@ class KubeletNode(Node):
             os.utime(self._kubelet.socket, ns=(at, at))
         self._kubelet.fault = (grpc.StatusCode.UNAVAILABLE, "stopped") if self.outage else None
         self._kubelet.pods = [self._pod(one) for one in self._listed()]
+        self._kubelet.allocatable = self._allocatable()
         self._make_folders()
         try:
             return asyncio.run(self._source.report())
         except HolderError as error:
             return error
+
+    def _allocatable(self) -> dict[str, list[str]]:
+        """Return the devices of the plugin. It restarts now and then, some of the times with another configuration.
+
+        While it is down, the kubelet lists no devices, and still the pods that have some.
+        """
+        self._plugin_outage = max(0, self._plugin_outage - 1)
+        if self._plugin.random() < 0.05:
+            self._plugin_outage, self._replicas = self._plugin.randint(1, 4), self._plugin.choice((2, REPLICAS, 8))
+        found: dict[str, list[str]] = {}
+        for slot in dict.fromkeys(self.slots if self._plugin_outage == 0 else ()):
+            if slot.share is not Share.DRA:
+                count = self._replicas if slot.share is Share.TIMESLICE else 1
+                found.setdefault(_resource(slot), []).extend(_device_id(slot, number) for number in range(count))
+        return found
 
     def _pod(self, one: Placed) -> FakePod:
         ids: dict[str, list[str]] = {}
