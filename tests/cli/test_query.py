@@ -82,9 +82,12 @@ async def test_allocation_is_created_queried_and_closed(site: Site) -> None:
     assert table.split("\n")[1].split("\t")[:6] == ["a", "bare_metal", "local", "node-a", "-", "blue"]
     assert "GPUs reporting: 2 of 2 devices" in err
     assert "timeout (2)" in err  # the reason of the absent temperatures
-    code, out, _ = await run("query", "series", "a", "gpu_power_watts", "--step", "1s", *hub)
-    assert code == 0
-    assert re.search(r"\tGPU-0\tgpu_power_watts\t100 W$", out, re.MULTILINE), out
+    for more in ((), ("--machine",)):
+        name = "node-a" if more else "a"
+        code, out, err = await run("query", "series", name, "gpu_power_watts", "--step", "1s", *more, *hub)
+        assert code == 0
+        assert re.search(r"\tGPU-0\tgpu_power_watts\t100 W$", out, re.MULTILINE), out
+        assert "source host_local_probe" in err
     code, out, _ = await run("allocation", "close", "a", *hub)
     assert (code, "closed_at" in json.loads(out)) == (0, True)
     code, _, err = await run(*put)

@@ -1,6 +1,6 @@
 """`gpufleet query allocations`, `allocation` and `series`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 from urllib.parse import quote
 
@@ -35,7 +35,7 @@ from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.cli.times import time_parameter
 from gpufleet.exporters.display import seconds_text, value_text
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
-from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.model.api.answer import AllocationAnswer, MachineSeriesAnswer, Series, SeriesAnswer, SeriesPoint
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")]
 
@@ -73,8 +73,13 @@ def allocation(
 
 
 def series(
-    id: Id,  # noqa: A002
+    id: Annotated[  # noqa: A002
+        str, typer.Argument(metavar="ID", help="Id of the allocation; with --machine, id or name of the machine.")
+    ],
     metric: Annotated[str, typer.Argument(metavar="METRIC", help="Catalogue name, for example gpu_power_watts.")],
+    machine: Annotated[
+        bool, typer.Option("--machine", help="Show the series of a machine and its devices instead, for operators.")
+    ] = False,
     hub: HubUrl = HUB_URL,
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"{TIME} [default: one hour before the end].")
@@ -92,7 +97,7 @@ def series(
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show a time series of an allocation."""
+    """Show a time series of an allocation or a machine."""
 
     def query() -> Parameters:
         return {
@@ -102,9 +107,12 @@ def series(
             "step": step,
         }
 
-    path = f"/v1/allocations/{quote(id, safe='')}/series"
     layout, access = make_layout(wide, columns, sort, limit, as_json=json), Access(token_file, ca)
-    query_and_print(hub, path, query, SeriesAnswer, series_tables, access, layout, json, watch)
+    path = f"/v1/{'machines' if machine else 'allocations'}/{quote(id, safe='')}/series"
+    if machine:
+        query_and_print(hub, path, query, MachineSeriesAnswer, machine_series_tables, access, layout, json, watch)
+    else:
+        query_and_print(hub, path, query, SeriesAnswer, series_tables, access, layout, json, watch)
 
 
 def allocations_tables(found: Sequence[Allocation]) -> Parts:
@@ -184,9 +192,21 @@ def allocation_tables(found: AllocationAnswer) -> Parts:
 
 
 def series_tables(found: SeriesAnswer) -> Parts:
-    """Return a table with a row per step and device."""
+    """Return a table with a row per step and device, and the source."""
+    notes = [f"allocation {found.allocation.id}: source {found.source.value}"]
+    if found.reason is not None:
+        notes.append(f"{found.reason.value}: {found.detail}")
+    return [_series_table(found.series), *notes]
+
+
+def machine_series_tables(found: MachineSeriesAnswer) -> Parts:
+    """Return a table with a row per step and device, and the source."""
+    return [_series_table(found.series), f"machine {found.name} in {found.cluster}: source {found.source.value}"]
+
+
+def _series_table(series: Iterable[Series]) -> TextTable:
     rows = []
-    for one in found.series:
+    for one in series:
         name = "machine" if one.device is None else one.device.split("/", 2)[2]
         device = name if one.device is None else device_cell(name, one.device.split("/", 2)[1])
         rows += [
@@ -194,7 +214,7 @@ def series_tables(found: SeriesAnswer) -> Parts:
                 Cell(f"{point.at:%Y-%m-%d %H:%M:%SZ}"),
                 device,
                 one.metric,
-                Cell() if point.value is None else Cell(value_text(one.metric, point.value)),
+                _point_cell(one.metric, point),
             )
             for point in one.points
         ]
@@ -204,7 +224,11 @@ def series_tables(found: SeriesAnswer) -> Parts:
         TextColumn("metric", rank=1),
         TextColumn("value", right=True),
     )
-    notes = [f"allocation {found.allocation.id}: source {found.source.value}"]
-    if found.reason is not None:
-        notes.append(f"{found.reason.value}: {found.detail}")
-    return [TextTable(columns, rows, "measurements in this time"), *notes]
+    return TextTable(columns, rows, "measurements in this time")
+
+
+def _point_cell(metric: str, point: SeriesPoint) -> Cell:
+    """Return the cell of a step: its value, or the reason why it has none."""
+    if point.value is not None:
+        return Cell(value_text(metric, point.value))
+    return Cell(absent="" if point.absent is None else point.absent.value)
