@@ -35,12 +35,12 @@ def test_kill_before_a_part_is_renamed_loses_nothing(sweep: Sweep) -> None:
     assert len(steps_with(sweep, PART)) >= PARTS
     chain = sweep.chain()
     assert len(chain.deaths) >= PARTS
-    assert tables(chain.deaths) == tables(sweep.steps)
+    assert tables(chain.deaths) == tables(sweep.steps)[:-1]  # a start after a kill writes `latest_position` itself
     assert chain.found == sweep.expected
 
 
 def test_kill_of_the_repeated_flush_loses_nothing(sweep: Sweep) -> None:
-    first = steps_with(sweep, PART)[-2]  # the last part of `samples`
+    first = steps_with(sweep, PART)[-3]  # the last part of `samples`
     for second in (first, first // 2, len(sweep.steps))[: examples(1, 3)]:
         case = sweep.case(first, second)
         assert len(case.deaths) == 2

@@ -53,7 +53,7 @@ def test_store_server_outages_lose_and_duplicate_nothing(site: Site, server: Cli
         server.kill()
         offline = sent(site, 2)
         with pytest.raises(urllib.error.HTTPError) as unanswered:
-            site.hub(f"/v1/gpus?cluster={offline[0].cluster_id(1)}")
+            site.hub(f"/v1/events?cluster={offline[0].cluster_id(1)}")
         assert unanswered.value.code == 503
         unanswered.value.close()
         log = site.folder / "hub.log"

@@ -66,7 +66,7 @@ def read(folder: str) -> None:
     store = opened(folder)
     emit(points(store))
     emit({name: stats.rows for name, stats in store.stats().items()})
-    store.write([numbered_batch(9_000)], "token 0")  # a token of the process that was killed
+    store.write([numbered_batch(0)], "token 0")  # as the process that was killed did
     emit(store.stats()["samples"].rows)
     (stored,) = store.latest("c", "m")
     emit(stored.sample.values["gpu_name"])

@@ -1,6 +1,7 @@
 """Implementation of `ports.Store` over the ClickHouse dialect, embedded or on a server."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -69,6 +70,7 @@ from gpufleet.stores.clickhouse.samples.cache import (
     SubjectRow,
     fetch_subjects,
 )
+from gpufleet.stores.clickhouse.samples.deferred import DeferredRows, fetch_position, recover_latest
 from gpufleet.stores.clickhouse.samples.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
@@ -85,6 +87,8 @@ from gpufleet.stores.clickhouse.schema.tables import (
     HOLDER_STATES,
     HOLDINGS,
     INVENTORY,
+    LATEST,
+    LATEST_POSITION,
     READER_STATUS,
     SUBJECT_NUMBER,
     SUBJECTS,
@@ -93,6 +97,8 @@ from gpufleet.stores.clickhouse.schema.tables import (
 from gpufleet.stores.clickhouse.sql.queries import StoreQueries
 
 _DEFAULT_LIMITS = SqlLimits()
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -116,6 +122,7 @@ class ClickHouseStore(StoreQueries):
         self._writing = threading.Lock()
         self._known: WriteCache | None = None
         self._numbers: SubjectNumbers | None = None
+        self._deferred: DeferredRows | None = None
         self._counts: GpuCounts | None = None
         self._declared: DeclaredValues | None = None
         self._newest = NewestSamples()
@@ -171,6 +178,10 @@ class ClickHouseStore(StoreQueries):
             if retention is not None:
                 apply_retention(self._handles.long_running, retention)
                 self._retention = retention
+            if self._lock is not None and self._deferred is None:
+                position = recover_latest(self._handles.long_running, fetch_position(self._handles.long_running))
+                self._write_position(position)
+                self._deferred = DeferredRows(position, self._monotonic)
 
     def write(self, accepted: Sequence[AcceptedBatch], token: str, *, is_retry: bool = False) -> None:
         """Write all batches, durably, before returning; see `ports.SampleWriter`.
@@ -183,6 +194,7 @@ class ClickHouseStore(StoreQueries):
         with self._writing:
             self._renew_lease()
             if self._known is None:
+                self._write_deferred()
                 with translate_errors(f"{self._dsn.shown}: known content"):
                     self._known = load_known(self._handles.writer)
             known, self._known = self._known, None  # dropped unless everything below succeeds
@@ -196,6 +208,10 @@ class ClickHouseStore(StoreQueries):
                     for name, table in tables:
                         if name == SUBJECTS.name:
                             self._insert_subjects(table)
+                        elif name == LATEST.name and self._deferred is not None:
+                            self._deferred.add(table, columns.tables["samples"], columns.tables[name])
+                            if self._deferred.is_due:
+                                self._write_deferred()
                         else:
                             self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
                     self._add_to_memory(columns)
@@ -239,6 +255,25 @@ class ClickHouseStore(StoreQueries):
             if is_retry and self._dsn.engine is not Engine.REPLICATED:
                 complete_insert(self._handles.writer, self._tables[name], table, token)
 
+    def _write_deferred(self) -> None:
+        """Write the rows of `latest` that are deferred, while nothing else is written."""
+        deferred = self._deferred
+        if not deferred:
+            return
+        self._insert(LATEST.name, deferred.newest(), token_hex(16), is_retry=False)
+        self._write_position(deferred.next_position)
+        deferred.clear()
+
+    def _write_position(self, position: int) -> None:
+        row: Columns = {"name": [LATEST.name], "received_at": [position]}
+        self._insert(LATEST_POSITION.name, arrow_table(LATEST_POSITION, row), token_hex(16), is_retry=False)
+
+    def _complete_latest(self) -> None:
+        """Write deferred rows before a query of `latest`."""
+        if self._deferred:
+            with self._writing:
+                self._write_deferred()
+
     def _arrow_tables(self, columns: dict[str, Columns]) -> list[tuple[str, Any]]:
         tables: dict[str, Any] = {}
         for name, data in columns.items():
@@ -261,13 +296,14 @@ class ClickHouseStore(StoreQueries):
         self, cluster: str, machines: Sequence[str], view: str | None = None
     ) -> dict[str, tuple[StoredSample, ...]]:
         newest, subjects_of = self._exclusive(self._newest), self._subjects_of
-        return fetch_latest(self._handles.reader, self._cache, newest, subjects_of, cluster, machines, view)
+        reader, complete = self._handles.reader, self._complete_latest
+        return fetch_latest(reader, self._cache, newest, complete, subjects_of, cluster, machines, view)
 
     def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
         """Return the newest samples of many machines without values; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: sample summaries"):
             reader, newest = self._handles.reader, self._exclusive(self._newest)
-            return fetch_summaries(reader, self._cache.views, newest, cluster, machines)
+            return fetch_summaries(reader, self._cache.views, newest, self._complete_latest, cluster, machines)
 
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to reporting GPUs; see `ports.FleetStore`."""
@@ -382,6 +418,7 @@ class ClickHouseStore(StoreQueries):
     def close(self) -> None:
         """Close; completed writes persist. A second close has no effect."""
         with self._writing:
+            self._write_last_rows()
             if self._lease is not None:
                 with (
                     contextlib.suppress(StoreError),  # then the lease expires
@@ -393,6 +430,13 @@ class ClickHouseStore(StoreQueries):
             self._handles.close()
             if self._lock is not None:
                 self._lock.release()
+
+    def _write_last_rows(self) -> None:
+        try:
+            self._write_deferred()
+        except StoreError as error:  # a full disk, for example
+            LOG.warning("%s; the next start writes these rows", error)
+        self._deferred = None
 
     def _renew_lease(self, *, always: bool = False) -> None:
         if self._lease is None:
@@ -449,6 +493,7 @@ class ClickHouseStore(StoreQueries):
         with self._writing:  # so no write is counted twice or missed
             if self._counts is None:
                 with translate_errors(f"{self._dsn.shown}: GPU counts"):
+                    self._write_deferred()
                     counts = fetch_gpu_counts(self._handles.reader)
                 if not self._is_exclusive:
                     return counts

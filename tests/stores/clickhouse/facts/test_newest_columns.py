@@ -25,6 +25,7 @@ from gpufleet.stores.clickhouse.facts.projections import IDS_PER_QUERY, Projecti
 from tests.fakes import facts
 from tests.fakes.store import MemoryStore
 from tests.support.accepted import accept
+from tests.support.latest import write_deferred_rows
 from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
@@ -221,6 +222,7 @@ def test_known_sets_are_not_read_again(embedded: ClickHouseStore, cluster: str) 
     values: dict[str, Value | Absent] = {"gpu_name": "H200", "gpu_power_watts": Absent(Reason.TIMEOUT)}
     sample = Sample(view=GPUS[0], reader="nvml", lane=Lane.FAST, measured_at=T0, values=values)
     embedded.write([accept(cluster, "m", [sample])], cluster)
+    write_deferred_rows(embedded)
     handle = CountingHandle(embedded._handles.reader)
     projections = ProjectionCache()
     for statements in (2, 0):

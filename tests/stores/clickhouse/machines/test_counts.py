@@ -18,6 +18,7 @@ from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts
 from tests.support.accepted import accept
+from tests.support.latest import write_deferred_rows
 from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
@@ -124,6 +125,7 @@ def test_counts_equal_the_rows_after_any_history(store: ClickHouseStore, history
             cluster = clusters[machine == "m2"]
             accepted.append(accept(cluster, machine, samples, part=part, received_at=at, reported_at=at))
         write(store, *accepted)
+    write_deferred_rows(store)
     handle = store._handles.reader
     restarted = fetch_gpu_counts(handle)
     for since in instants:
@@ -192,6 +194,7 @@ def test_lost_gpu_does_not_count_as_reporting(store: ClickHouseStore, cluster: s
             Sample(view=other, reader="nvml", lane=lane, measured_at=at, values={"gpu_power_watts": 1.0}),
         ]
         write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))
+        write_deferred_rows(store)
         restarted = fetch_gpu_counts(store._handles.reader)
         found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))
         counted.append([one[cluster] for one in found])

@@ -12,9 +12,13 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storag
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.samples import AcceptedBatch
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.samples.deferred import recover_latest
+from gpufleet.stores.clickhouse.schema.tables import LATEST
+from tests.support.latest import write_deferred_rows
 from tests.support.profiles import examples
 
 pytestmark = pytest.mark.costly
@@ -89,9 +93,10 @@ def test_latest_is_the_newest_sample_unchanged(
 ) -> None:
     """Reports arrive in any order, some twice, and each contains only some of the views.
 
-    From the first answer on, the newest samples are in memory.
+    From the first answer on, the newest samples are in memory. Rows of `latest` that a crash lost are recovered.
     """
-    cluster = f"property-{next(numbers)}"
+    number = next(numbers)
+    cluster, received_at = f"property-{number}", T0 + number * NANOS
     expected: dict[tuple[str, str, str], Sample] = {}
     arrived = data.draw(st.permutations(range(len(writes))))
     for time, number in enumerate([*arrived, data.draw(st.sampled_from(arrived))]):
@@ -107,7 +112,7 @@ def test_latest_is_the_newest_sample_unchanged(
             reports=(MachineReport(machine=Machine(name="n"), samples=tuple(samples)),),
         )
         wire = decode(encode(batch))
-        accepted = AcceptedBatch(received_at=2**62, reported_at=T0 + seq * 1000, machine_ids=("m",), batch=wire)
+        accepted = AcceptedBatch(received_at=received_at, reported_at=T0 + seq * 1000, machine_ids=("m",), batch=wire)
         store.write([accepted], f"{cluster}-{time}")
     for samples in writes:
         for sample in sorted(samples, key=lambda sample: sample.measured_at):
@@ -117,6 +122,21 @@ def test_latest_is_the_newest_sample_unchanged(
     assert {key(one.sample): one.sample for one in store.latest_of(cluster, ["m", "other"])["m"]} == found
     for place, sample in expected.items():
         assert _ordered(found[place]) == _ordered(sample)
+    written = rows_of_latest(store, cluster)
+    delete = "ALTER TABLE latest DELETE WHERE cluster = {cluster:String} SETTINGS mutations_sync = 1"
+    store._handles.writer.command(delete, parameters={"cluster": cluster})
+    recover_latest(store._handles.writer, received_at)
+    assert rows_of_latest(store, cluster) == written
+
+
+def rows_of_latest(store: ClickHouseStore, cluster: str) -> dict[tuple[object, ...], list[tuple[int, object]]]:
+    """Return the rows of `latest`: other columns to ids and values."""
+    write_deferred_rows(store)
+    names = [column.name for column in LATEST.columns if not column.type.startswith("Array")]
+    lists = ", ".join(f"arrayZip({kind}_ids, {kind}_values)" for kind in ("int", "float"))
+    query = f"SELECT {', '.join(names)}, {lists} FROM latest FINAL WHERE cluster = {{cluster:String}}"
+    rows = store._handles.writer.query(query, parameters={"cluster": cluster}).result_rows
+    return {tuple(head): sorted([*ints, *floats]) for *head, ints, floats in rows}
 
 
 def _unique(samples: list[Sample]) -> bool:

@@ -1,6 +1,6 @@
 """Queries over many machines: newest samples without values, and GPU counts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,16 +136,17 @@ def fetch_summaries(
     handle: Handle,
     views_cache: ContentCache[Views],
     newest: NewestSamples | None,
+    complete: Callable[[], None],
     cluster: str,
     machines: Sequence[str],
 ) -> dict[str, tuple[SampleSummary, ...]]:
     """Return machine id to newest samples without values; machines without samples are left out.
 
-    `newest` is None if other processes may write to the tables.
+    `newest` and `complete` are those of `fetch_latest`.
     """
     found: dict[str, list[SampleSummary]] = {}
     with views_cache.reading([(cluster, machine) for machine in machines]) as may_keep:
-        rows = fetch_newest_rows(handle, newest, cluster, machines, metrics=_STATE_ONLY)
+        rows = fetch_newest_rows(handle, newest, complete, cluster, machines, metrics=_STATE_ONLY)
         views = cached_views(handle, views_cache, may_keep, cluster, {row.machine for row in rows if row.view})
     for row in rows:
         sample = Sample(

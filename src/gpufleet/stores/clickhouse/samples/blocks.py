@@ -29,7 +29,7 @@ from gpufleet.stores.clickhouse.schema.columns import (
     matrix_column,
 )
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, Subject, WriteCache, info_set_id
-from gpufleet.stores.clickhouse.schema.tables import DIM_SAMPLES, KNOWN_AT
+from gpufleet.stores.clickhouse.schema.tables import DIM_SAMPLES, KNOWN_AFTER, KNOWN_AT
 
 StoredColumn = tuple[Metric, NumericArray | list[Any]]
 """Metric, and its stored values by row."""
@@ -203,8 +203,10 @@ class SampleRows:
         for column in self._core.values():
             column.pad(self._rows)
         head: Columns = {**self._keys.columns(ordered), "info_set": self._info_sets}
-        newest: Columns = {**head, KNOWN_AT.name: report_order(ordered), **self._newest.columns}
-        samples = {**numbered(head, self._subjects), **self._core, **self._tails}
+        known_at = report_order(ordered)
+        newest: Columns = {**head, KNOWN_AT.name: known_at, **self._newest.columns}
+        known_after = known_at - np.asarray(head["received_at"])
+        samples = {**numbered(head, self._subjects), KNOWN_AFTER.name: known_after, **self._core, **self._tails}
         return samples, newest, self._info, self._newest_groups
 
     def _add_values(self, names: Sequence[str], blocks: Sequence[PlacedBlock[SampleBlock]]) -> None:

@@ -1,7 +1,7 @@
 """Newest samples of machines, assembled from values, absences, texts, dimensions and views."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -67,6 +67,7 @@ def fetch_latest(
     handle: Handle,
     cache: ReadCache,
     newest: NewestSamples | None,
+    complete: Callable[[], None],
     subjects_of: SubjectsOf,
     cluster: str,
     machines: Sequence[str],
@@ -75,13 +76,13 @@ def fetch_latest(
     """Return machine id to the newest sample per view, reader and lane, in that order (of one view).
 
     `newest` has the rows of machines that were read before; None if other processes may write to the tables.
-    `subjects_of` returns the subjects of machines.
+    `complete` writes deferred rows of `latest`. `subjects_of` returns the subjects of machines.
     """
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     subjects = [(cluster, machine) for machine in machines]
     with cache.views.reading(subjects) as may_keep_views, cache.has_dims.reading(subjects) as may_keep_dims:
         # Rows first: everything that they refer to was written before them
-        rows = fetch_newest_rows(handle, newest, cluster, machines, view)
+        rows = fetch_newest_rows(handle, newest, complete, cluster, machines, view)
         if not rows:
             return {}
         seen = {row.machine for row in rows if row.view}
@@ -108,6 +109,7 @@ def fetch_latest(
 def fetch_newest_rows(
     handle: Handle,
     newest: NewestSamples | None,
+    complete: Callable[[], None],
     cluster: str,
     machines: Sequence[str],
     view: str | None = None,
@@ -115,13 +117,16 @@ def fetch_newest_rows(
 ) -> list[NewestRow]:
     """Return the newest rows (of one view) in order of machine, view, reader and lane.
 
-    Only the values of `metrics` are needed, None for all; rows may have more.
+    `newest` and `complete` are those of `fetch_latest`. Only the values of `metrics` are needed, None for all; rows may
+    have more.
     """
     if newest is None:
+        complete()
         return _rows_of(_query(handle, cluster, machines, view))
     read = newest.read(cluster, machines, view, metrics)
     rows = read.rows
     if read.missing:
+        complete()  # rows that are written from now on are added by the writer
         found = _query(handle, cluster, read.missing, None)
         newest.load(read, cluster, *_columns_of(cluster, found))
         rows = rows + [row for row in _rows_of(found) if view is None or row.view == view]

@@ -16,8 +16,8 @@ def render_column(column: Column) -> str:
     return f"`{column.name}` {column.type}{codec}"
 
 
-def _render_index(column: str) -> str:
-    return f"INDEX `{column}` `{column}` TYPE bloom_filter(0.01) GRANULARITY 1"
+def _render_index(column: str, kind: str) -> str:
+    return f"INDEX `{column}` `{column}` TYPE {kind} GRANULARITY 1"
 
 
 def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
@@ -31,9 +31,13 @@ def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
         "fsync_after_insert": 1,
         "fsync_part_directory": 1,
     }
+    indexes = [
+        *(_render_index(column, "bloom_filter(0.01)") for column in table.searched),
+        *(_render_index(column, "minmax") for column in table.ranged),
+    ]
     clauses = [
         f"CREATE TABLE IF NOT EXISTS {table.name} (",
-        ",\n".join(f"    {line}" for line in (*map(render_column, table.columns), *map(_render_index, table.searched))),
+        ",\n".join(f"    {line}" for line in (*map(render_column, table.columns), *indexes)),
         f") ENGINE = {'Replicated' if replicated else ''}ReplacingMergeTree({table.version})",
         *([f"PARTITION BY {table.partition}"] if table.partition else []),
         f"ORDER BY ({', '.join(table.key)})",

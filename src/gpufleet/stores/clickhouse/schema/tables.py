@@ -73,6 +73,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
         lookup: optimised for lookups of single machines, which should read few rows and one file: a fine index
             granularity, and compact parts, which keep all columns in one file.
         searched: columns with a bloom filter, for lookups by a text that is not at the start of the key.
+        ranged: columns whose least and greatest value are known for each granule, for queries of a range.
     """
 
     name: str
@@ -82,6 +83,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""
     lookup: bool = False
     searched: tuple[str, ...] = ()
+    ranged: tuple[str, ...] = ()
 
 
 SUBJECT = (
@@ -112,6 +114,9 @@ _REPORT = (
     Column("absence_set", "UInt64"),
     Column("info_set", "UInt64"),
 )
+
+KNOWN_AFTER = Column("known_after", "Int64", "ZSTD(1)")
+"""`known_at` of the row in `latest`, as nanoseconds after `received_at`: 0, or negative for backlog."""
 
 _SAMPLE_TAIL = (
     Column("tail_int_ids", "Array(UInt16)"),
@@ -160,16 +165,21 @@ def _metric_column(metric: Metric) -> Column:
 
 
 def _sample_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    return (SUBJECT_NUMBER, *_REPORT, *map(_metric_column, metrics), *_SAMPLE_TAIL)
+    return (SUBJECT_NUMBER, *_REPORT, KNOWN_AFTER, *map(_metric_column, metrics), *_SAMPLE_TAIL)
 
 
 def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[TableDefinition, ...]:
     """Return every table except rollups, with a column in `samples` for each core metric."""
     return (
         TableDefinition(
-            name="samples", columns=_sample_columns(core), key=_SAMPLE_KEY, partition="toDate(measured_at)"
+            name="samples",
+            columns=_sample_columns(core),
+            key=_SAMPLE_KEY,
+            partition="toDate(measured_at)",
+            ranged=("received_at",),
         ),
         LATEST,
+        LATEST_POSITION,
         DIM_SAMPLES,
         SUBJECTS,
         ABSENCE_SETS,
@@ -201,6 +211,14 @@ LATEST = TableDefinition(
     version="known_at",
     lookup=True,
 )
+
+LATEST_POSITION = TableDefinition(
+    name="latest_position",
+    columns=(Column("name", STRING), Column("received_at", INSTANT)),
+    key=("name",),
+    version="received_at",
+)
+"""The instant before which all rows of `latest` were received, in an embedded store; see `samples/deferred.py`."""
 
 DIM_SAMPLES = TableDefinition(
     name="dim_samples",

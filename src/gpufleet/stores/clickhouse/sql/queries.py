@@ -59,6 +59,10 @@ class StoreQueries:
         self._projections = ProjectionCache()
         self._labelled = LabelledValues(FACT_METRICS)
 
+    def _complete_latest(self) -> None:
+        """Write deferred rows before a query of `latest`."""
+        raise NotImplementedError
+
     def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the machines that ever reported a view; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: reporters of a view"):
@@ -77,6 +81,7 @@ class StoreQueries:
     def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
         """Return the machines with this text in a newest sample; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: reporters of a text"):
+            self._complete_latest()
             return fetch_reporters_of_text(self._handles.reader, cluster, metric, text)
 
     def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
@@ -114,6 +119,7 @@ class StoreQueries:
     ) -> tuple[StoredSlot, ...]:
         """Return GPUs by PCI slot; see `ports.HistoryStore`."""
         with translate_errors(f"{self._dsn.shown}: slots"):
+            self._complete_latest()
             return fetch_slots(self._handles.reader, cluster, machines, view, address)
 
     def changes(self, query: ChangeQuery) -> tuple[StoredChange, ...]:
@@ -124,6 +130,7 @@ class StoreQueries:
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         """Return groups of equal GPUs; see `ports.FleetStore`."""
         with translate_errors(f"{self._dsn.shown}: pools"):
+            self._complete_latest()
             return fetch_pools(self._handles.reader, cluster)
 
     def newest_columns(self, cluster: str, metrics: Collection[str]) -> NewestColumns:
@@ -132,12 +139,14 @@ class StoreQueries:
         Values with dimensions are known if this process wrote them, and only those that the facts need.
         """
         with translate_errors(f"{self._dsn.shown}: newest columns"):
+            self._complete_latest()
             handle, projections = self._handles.reader, self._projections
             return NewestColumnsReader(handle, projections, self._labelled, cluster, metrics).read()
 
     def duplicate_views(self, since: int) -> ViewColumns:
         """Return GPU UUIDs of several machines; see `ports.FactStore`."""
         with translate_errors(f"{self._dsn.shown}: duplicate views"):
+            self._complete_latest()
             return fetch_duplicate_views(self._handles.reader, since)
 
     def event_counts(self, cluster: str, kinds: Collection[str], since: int) -> tuple[EventCount, ...]:
@@ -153,6 +162,7 @@ class StoreQueries:
     def select(self, statement: str) -> QueryResult:
         """Run a user's statement, one at a time; see `ports.SqlStore`."""
         with self._selecting, translate_errors(f"{self._dsn.shown}: SQL statement"):
+            self._complete_latest()
             return run_statement(self._handles.restricted(limit_settings(self._limits)), statement)
 
     def sql_views(self) -> tuple[SqlViewRecord, ...]:

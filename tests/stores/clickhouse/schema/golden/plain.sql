@@ -8,6 +8,7 @@ CREATE TABLE IF NOT EXISTS samples (
     `driver_session` UInt64 CODEC(ZSTD(1)),
     `absence_set` UInt64 CODEC(ZSTD(1)),
     `info_set` UInt64 CODEC(ZSTD(1)),
+    `known_after` Int64 CODEC(ZSTD(1)),
     `gpu_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
     `gpu_memory_activity_ratio` Nullable(Float64) CODEC(ZSTD(1)),
     `gpu_encoder_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
@@ -47,7 +48,8 @@ CREATE TABLE IF NOT EXISTS samples (
     `tail_int_ids` Array(UInt16) CODEC(ZSTD(1)),
     `tail_int_values` Array(UInt64) CODEC(ZSTD(1)),
     `tail_float_ids` Array(UInt16) CODEC(ZSTD(1)),
-    `tail_float_values` Array(Float64) CODEC(ZSTD(1))
+    `tail_float_values` Array(Float64) CODEC(ZSTD(1)),
+    INDEX `received_at` `received_at` TYPE minmax GRANULARITY 1
 ) ENGINE = ReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (subject, measured_at)
@@ -76,6 +78,13 @@ CREATE TABLE IF NOT EXISTS latest (
 ) ENGINE = ReplacingMergeTree(known_at)
 ORDER BY (cluster, machine, view, reader, lane)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS latest_position (
+    `name` String CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(received_at)
+ORDER BY (name)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_samples (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
