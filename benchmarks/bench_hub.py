@@ -25,7 +25,7 @@ from gpufleet.cli.daemon import tune_garbage_collector
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.flush.writer import FlushedState, StoreWriter
 from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.decode_cache import DecodedBatchCache
@@ -78,6 +78,7 @@ class Hub:
             wal=self.wal.epoch,
             store=self.store,
             registry=self.registry,
+            flushed=FlushedState.load(self.registry),
             quarantine=Quarantine(folder / "quarantine"),
             counters=self.counters,
             now=clock.now_ns,

@@ -21,7 +21,7 @@ import msgspec
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.hub.flush.flusher import Flusher
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.flush.writer import FlushedState, StoreWriter
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ledger import key_of
 from gpufleet.hub.receive.log import Wal
@@ -109,6 +109,7 @@ class Hub:
                 wal=self.wal.epoch,
                 store=self.store,
                 registry=self.registry,
+                flushed=FlushedState.load(self.registry),
                 quarantine=Quarantine(self._quarantine),
                 counters=counters,
                 now=SystemClock().now_ns,

@@ -1,6 +1,7 @@
 """Files and databases of the hub: opening them, and replaying the log."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.config.hub import HubConfig
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.flush.writer import FlushedState, StoreWriter
 from gpufleet.hub.forward.forwarder import SeriesForwarder
 from gpufleet.hub.liveness.senders import is_newer, next_report
 from gpufleet.hub.liveness.uptime import HistoryFile, IngestHistory
@@ -26,8 +27,11 @@ from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.registry import Audit, Registry, Tokens
-from gpufleet.ports.store import Store
+from gpufleet.ports.store import FleetStore, Store
+from gpufleet.runtime import named_threads
 from gpufleet.wiring.forward import make_forwarder
+
+LOG = logging.getLogger(__name__)
 
 HISTORY_FILE = "alive.json"
 """File of the ingest history, in the hub's folder."""
@@ -121,9 +125,11 @@ def open_parts(
     if not accept_data_loss:
         check_state(registry, store)
     store.migrate(config.retention.as_record, hub=wal.epoch)
+    stack.enter_context(named_threads(1, "hub-loader")).submit(load_counts, store, clock.now_ns())
     counters = Counters()
-    ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
-    senders = {(item.cluster, item.sender): item for item in registry.senders()}
+    flushed = FlushedState.load(registry)
+    ledger = Ledger(flushed.sequences, max_senders=config.ingest.max_senders)
+    senders = {(item.cluster, item.sender): item for item in flushed.senders}
     machines = MachineAdmission(registry, wal.make_drain_check)
     replay(wal, ledger, senders, machines)
     history_file, decoded_cache = HistoryFile(config.folder / HISTORY_FILE), DecodedBatchCache()
@@ -136,6 +142,7 @@ def open_parts(
         wal=wal.epoch,
         store=store,
         registry=registry,
+        flushed=flushed,
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
         decoded_cache=decoded_cache,
@@ -161,6 +168,15 @@ def open_parts(
         forwarder=forwarder,
         marks=marks,
     )
+
+
+def load_counts(store: FleetStore, now: int) -> None:
+    """Make the store load the counts of its whole content, so that the first answer about the fleet is quick."""
+    try:
+        store.known_gpus()
+        store.declared_gpus(now)
+    except StoreError as error:
+        LOG.warning("%s; the first answer about the fleet loads the counts again", error)
 
 
 def note_all(*functions: Callable[[Sequence[AcceptedBatch]], None]) -> Callable[[Sequence[AcceptedBatch]], None]:

@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, StoreWriter
+from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, FlushedState, StoreWriter
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger
@@ -48,6 +48,7 @@ class Hub:
             wal=WAL,
             store=self.store,
             registry=self.registry,
+            flushed=FlushedState.load(self.registry),
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=self.counters,
             now=lambda: NOW,
@@ -214,6 +215,7 @@ def test_repeated_flush_has_the_same_token_and_ids(hub: Hub) -> None:
         wal=WAL,
         store=hub.store,
         registry=dying,
+        flushed=FlushedState.load(dying),
         quarantine=Quarantine(hub.folder / "q"),
         counters=Counters(),
         now=lambda: NOW,
@@ -382,6 +384,7 @@ def bounded_writer(hub: Hub, max_cells: int) -> StoreWriter:
         wal=WAL,
         store=hub.store,
         registry=hub.registry,
+        flushed=FlushedState.load(hub.registry),
         quarantine=Quarantine(hub.folder / "q"),
         counters=hub.counters,
         now=lambda: NOW,

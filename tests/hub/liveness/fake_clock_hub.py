@@ -11,7 +11,7 @@ import msgspec
 from gpufleet.codecs.batch import encode
 from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.flush.writer import FlushedState, StoreWriter
 from gpufleet.hub.liveness.senders import SenderReport, Senders
 from gpufleet.hub.liveness.uptime import HistoryFile, IngestClock
 from gpufleet.hub.query.overview import Overview
@@ -32,6 +32,8 @@ from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.stored.ledger import SenderState
 from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.registry.database import Database
+from gpufleet.registry.machines import MAX_MACHINES_PER_CLUSTER
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.wiring.contract import load_contract
 from gpufleet.wiring.hub_parts import replay
@@ -116,6 +118,8 @@ class Node:
 class FakeClockHub:
     """The hub. Its store accepts batches while `flushes` is set."""
 
+    log_bytes, max_machines = 1 << 26, MAX_MACHINES_PER_CLUSTER
+
     def __init__(self, folder: Path, *clusters: str) -> None:
         self.folder, self.configured = folder, clusters or ("local",)
         self.clock, self.store, self.flushes = FakeClock(), MemoryStore(), True
@@ -125,10 +129,12 @@ class FakeClockHub:
 
     def open(self) -> None:
         """Start the hub with the state of its predecessor."""
-        self.wal = Wal.open(self.folder / "wal", max_bytes=1 << 26, max_body_bytes=1 << 20)
-        self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
+        self.wal = Wal.open(self.folder / "wal", max_bytes=self.log_bytes, max_body_bytes=1 << 20)
+        database = Database.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
+        self.registry = SqlRegistry(database, max_machines=self.max_machines)
         self.registry.migrate()
         self.registry.register_clusters(self.configured, self.clock.now_ns())
+        self.counters = Counters()
         self.history_file = HistoryFile(self.folder / "alive.json")
         self.ledger, self.conflicts = Ledger(self.registry.sequences()), EpochConflicts()
         states: dict[tuple[str, str], SenderState] = {(one.cluster, one.sender): one for one in self.registry.senders()}
@@ -142,7 +148,7 @@ class FakeClockHub:
             wal=self.wal,
             ledger=self.ledger,
             clusters=clusters,
-            counters=Counters(),
+            counters=self.counters,
             decoding=self.threads,
             conflicts=self.conflicts,
             accepted=self.note_report,
@@ -151,8 +157,9 @@ class FakeClockHub:
             wal=self.wal.epoch,
             store=self.store,
             registry=self.registry,
+            flushed=FlushedState.load(self.registry),
             quarantine=Quarantine(self.folder / "quarantine"),
-            counters=Counters(),
+            counters=self.counters,
             now=self.clock.now_ns,
         )
         self.overview = Overview(
@@ -201,7 +208,11 @@ class FakeClockHub:
             with contextlib.suppress(EpochConflictError):
                 await self.ingest.receive(body, self.clock.now_ns(), waited_ns=int(waited * 1e9) if relayed else None)
         if self.flushes:
-            await asyncio.to_thread(self._flush)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the log to the store."""
+        await asyncio.to_thread(self._flush)
 
     def _flush(self) -> None:
         while records := self.wal.read(0, max_records=10_000, max_bytes=1 << 26):

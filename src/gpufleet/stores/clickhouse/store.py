@@ -53,10 +53,10 @@ from gpufleet.stores.clickhouse.machines.status import (
 from gpufleet.stores.clickhouse.machines.summaries import (
     NUMA_COLUMNS,
     NUMA_KEY_SIZE,
-    fetch_gpu_counts,
     fetch_numa_nodes,
     fetch_pci_gpu_counts,
     fetch_summaries,
+    load_gpu_counts,
 )
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
@@ -120,10 +120,12 @@ class ClickHouseStore(StoreQueries):
         super().__init__(dsn, handles, limits)
         self._lock = lock
         self._writing = threading.Lock()
+        self._loading = threading.Lock()
         self._known: WriteCache | None = None
         self._numbers: SubjectNumbers | None = None
         self._deferred: DeferredRows | None = None
         self._counts: GpuCounts | None = None
+        self._incomplete_counts: GpuCounts | None = None
         self._declared: DeclaredValues | None = None
         self._newest = NewestSamples()
         self._readers = NewestRowCache(READER_STATUS_COLUMNS, READER_STATUS_KEY)
@@ -432,8 +434,11 @@ class ClickHouseStore(StoreQueries):
                 self._lock.release()
 
     def _write_last_rows(self) -> None:
+        if self._deferred is None:
+            return
         try:
             self._write_deferred()
+            self._write_position(self._deferred.last_position)
         except StoreError as error:  # a full disk, for example
             LOG.warning("%s; the next start writes these rows", error)
         self._deferred = None
@@ -460,14 +465,15 @@ class ClickHouseStore(StoreQueries):
             self._declared.add(written.tables[DECLARED.name])
             if len(self._declared) > MAX_ROWS:
                 self._declared = None
-        if self._counts is not None:
-            self._counts.add_written(written.tables, written.newest)
+        for counts in (self._counts, self._incomplete_counts):
+            if counts is not None:
+                counts.add_written(written.tables, written.newest)
         if "latest" in written.tables:
             self._newest.add(written.tables["latest"], written.newest)
 
     def _drop_memory(self) -> None:
         """Drop the caches. They are loaded again when they are needed."""
-        self._counts = None
+        self._counts = self._incomplete_counts = None
         self._declared = None
         self._newest.drop()
         self._holdings.drop()
@@ -485,20 +491,28 @@ class ClickHouseStore(StoreQueries):
         return memory if self._is_exclusive else None
 
     def _loaded_counts(self) -> GpuCounts:
-        """Return the GPU counts, cached while no other process may write."""
+        """Return the GPU counts, cached while no other process may write.
+
+        Writes go on during a load, and add their rows to the counts that are loaded: the order of reports decides.
+        """
         self._handles.check()
         cached = self._counts
         if cached is not None:
             return cached
-        with self._writing:  # so no write is counted twice or missed
-            if self._counts is None:
-                with translate_errors(f"{self._dsn.shown}: GPU counts"):
+        with self._loading:
+            while (cached := self._counts) is None:
+                counts = GpuCounts()
+                with self._writing:
                     self._write_deferred()
-                    counts = fetch_gpu_counts(self._handles.reader)
-                if not self._is_exclusive:
-                    return counts
-                self._counts = counts
-            return self._counts
+                    self._incomplete_counts = counts if self._is_exclusive else None
+                with translate_errors(f"{self._dsn.shown}: GPU counts"):
+                    load_gpu_counts(self._handles.reader, counts)
+                with self._writing:
+                    if not self._is_exclusive:
+                        return counts
+                    if self._incomplete_counts is counts:  # no write failed meanwhile
+                        self._counts, self._incomplete_counts = counts, None
+            return cached
 
     def _loaded_declared(self) -> DeclaredValues:
         """Return the declarations of Kubernetes, cached while no other process may write."""

@@ -16,7 +16,8 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts
+from gpufleet.stores.clickhouse.machines.counts import GpuCounts
+from gpufleet.stores.clickhouse.machines.summaries import load_gpu_counts
 from tests.support.accepted import accept
 from tests.support.latest import write_deferred_rows
 from tests.support.profiles import examples
@@ -127,7 +128,8 @@ def test_counts_equal_the_rows_after_any_history(store: ClickHouseStore, history
         write(store, *accepted)
     write_deferred_rows(store)
     handle = store._handles.reader
-    restarted = fetch_gpu_counts(handle)
+    restarted = GpuCounts()
+    load_gpu_counts(handle, restarted)
     for since in instants:
         rows = dict(handle.query(REPORTING, parameters={"since": since}).result_rows)
         for found in (store.reporting_gpus(since, END_OF_TIME), restarted.reporting(since, END_OF_TIME)):
@@ -146,6 +148,25 @@ def of_clusters(
     found: dict[str, object] | dict[str, int] | dict[str, KnownGpus], clusters: list[str]
 ) -> dict[str, object]:
     return {cluster: count for cluster, count in found.items() if cluster in clusters}
+
+
+def test_write_during_a_load_is_counted_and_does_not_wait(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(embedded, accept(cluster, "m", [sample(VIEWS[1], has_value=True)], received_at=T0, reported_at=T0))
+    embedded._drop_memory()  # as after a start
+    handle = embedded._handles.reader
+    query = handle.query_arrow
+
+    def query_and_write(*arguments: object, **options: object) -> object:
+        found = query(*arguments, **options)
+        monkeypatch.setattr(handle, "query_arrow", query)
+        write(embedded, accept(cluster, "m", [sample(VIEWS[3], has_value=True)], received_at=T0, reported_at=T0))
+        return found
+
+    monkeypatch.setattr(handle, "query_arrow", query_and_write)
+    assert embedded.known_gpus()[cluster].nvml == 2
+    assert handle.query_arrow == query
 
 
 def test_gpu_with_a_recent_value_counts_as_reporting(store: ClickHouseStore, cluster: str) -> None:
@@ -195,7 +216,8 @@ def test_lost_gpu_does_not_count_as_reporting(store: ClickHouseStore, cluster: s
         ]
         write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))
         write_deferred_rows(store)
-        restarted = fetch_gpu_counts(store._handles.reader)
+        restarted = GpuCounts()
+        load_gpu_counts(store._handles.reader, restarted)
         found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))
         counted.append([one[cluster] for one in found])
         assert store.known_gpus()[cluster].nvml == 2

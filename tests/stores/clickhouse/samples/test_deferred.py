@@ -74,6 +74,7 @@ def test_position_follows_the_newest_receipt() -> None:
     add(deferred, (1, 2, 2), received_at=newest - 1)
     deferred.clear()
     assert deferred.position == newest - SLACK_NS
+    assert deferred.last_position == newest
     assert not deferred
     add(deferred, (1, 3, 3), received_at=newest - SLACK_NS)
     assert not deferred.is_due
@@ -81,6 +82,11 @@ def test_position_follows_the_newest_receipt() -> None:
     assert deferred.is_due
     deferred.clear()
     assert deferred.position == newest - SLACK_NS
+
+
+def test_position_without_rows_stays() -> None:
+    deferred = DeferredRows(POSITION, Clock())
+    assert (deferred.next_position, deferred.last_position) == (POSITION, POSITION)
 
 
 def test_many_newest_rows_are_due_and_replaced_rows_are_not() -> None:

@@ -102,9 +102,8 @@ def fetch_numa_nodes(
     }
 
 
-def fetch_gpu_counts(handle: Handle) -> GpuCounts:
-    """Load the GPU counts of the whole store."""
-    counts = GpuCounts()
+def load_gpu_counts(handle: Handle, counts: GpuCounts) -> None:
+    """Add the GPUs of the whole store to counts."""
     for (cluster,) in handle.query(_CLUSTERS).result_rows:  # a single query would take a kilobyte per GPU
         for rows in _chunks(handle, _GPUS, {"cluster": cluster}):
             clusters = DictionaryColumn([cluster], np.zeros(rows.num_rows, np.int64))
@@ -114,7 +113,6 @@ def fetch_gpu_counts(handle: Handle) -> GpuCounts:
     for rows in _chunks(handle, _BUSES, {}):
         gpus, reported_at = _numbers(rows, "gpus"), _numbers(rows, "newest_at")
         counts.add_buses(BusReports(_texts(rows, "cluster"), _texts(rows, "machine"), gpus, reported_at))
-    return counts
 
 
 def _chunks(handle: Handle, query: str, parameters: dict[str, str]) -> Iterator[Any]:

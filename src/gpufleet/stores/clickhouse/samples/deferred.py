@@ -52,7 +52,7 @@ class DeferredRows:
         self._tables: list[Any] = []
         self._ranks: list[NumericArray] = []
         self._size = 0
-        self._newest = position + SLACK_NS
+        self._newest = 0
         self._is_late = self._is_full = False
         self._since = 0.0
 
@@ -68,7 +68,12 @@ class DeferredRows:
     @property
     def next_position(self) -> int:
         """The position after the rows are written."""
-        return self._newest - SLACK_NS
+        return max(self.position, self._newest - SLACK_NS)
+
+    @property
+    def last_position(self) -> int:
+        """The position after the rows are written, at a stop."""
+        return max(self.position, self._newest)
 
     def add(self, table: Any, samples: Columns, latest: Columns) -> None:
         """Add rows as an Arrow table of `latest`; `samples` and `latest` are their columns."""
@@ -123,7 +128,7 @@ def recover_latest(handle: Handle, position: int) -> int:
     count, newest = handle.query(_NEWEST, **bound).result_rows[0]
     if count:
         handle.command(RECOVERY, **bound)
-    return max(position, newest - SLACK_NS)
+    return max(position, int(newest) - SLACK_NS)
 
 
 def _cells(metrics: list[Metric], stored: str) -> str:
