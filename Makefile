@@ -38,11 +38,11 @@ test-long: test ## All tests with many more generated examples and crash rounds;
 KUBECONFIG ?=
 
 .PHONY: test-kube
-test-kube: setup ## Kubernetes client and pod security with the cluster of KUBECONFIG=file; creates namespaces and deletes them
+test-kube: setup ## Kubernetes client, chart and pod security with the cluster of KUBECONFIG=file; deletes what it creates
 	@test -n "$(KUBECONFIG)" || { echo "Name the cluster: make test-kube KUBECONFIG=file"; exit 2; }
-	@$(BIN)/python tests/support/peers.py fetch helm
-	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q tests/holders/kubernetes/test_contract.py \
-		tests/deploy/test_pod_security.py
+	@$(BIN)/python tests/support/peers.py fetch helm kubectl
+	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q -rs tests/holders/kubernetes/test_contract.py \
+		tests/deploy/test_pod_security.py tests/deploy/test_chart.py::test_api_server_accepts_every_rendering
 
 .PHONY: check
 check: setup ## The two-minute loop: lint and the tests of the pure packages
@@ -84,7 +84,7 @@ docs: setup ## Render the reference pages that come from the code, and the diagr
 	$(BIN)/python -m tools.diagrams "$$($(BIN)/python tests/support/peers.py list | awk '$$1 == "dot" {print $$2}')"
 
 .PHONY: picture
-picture: setup ## Take the picture of README.md: the web page of a hub with a simulated fleet
+picture: setup ## Take the pictures of README.md and docs/web-page.md: pages of a hub with a simulated fleet
 	@$(BIN)/python tests/support/peers.py fetch chromium
 	$(BIN)/python -m tools.picture
 

@@ -403,7 +403,7 @@ async def test_objects_without_room_in_the_queue_stay_due(site: Site) -> None:
 
 
 async def test_object_that_the_format_does_not_permit_costs_only_itself(site: Site) -> None:
-    name = "x" * 317
+    name = "x" * 321
     site.pods.content["p1"] = ClusterPod(uid="p1", namespace="a", name="p1", labels={name: "v"})
     site.nodes.content["n2"] = ClusterNode(uid="n2", name="n" * 300, resources=GPUS)
     assert uids(await site.cycle()) == ({"n1", "p2"}, set())

@@ -75,6 +75,10 @@ class ClusterUnderTest(Protocol):
         """Replace an object; return it as stored."""
         ...
 
+    async def replace_status(self, resource: ApiResource, content: Object) -> Object:
+        """Replace the status of an object; return it as stored."""
+        ...
+
     async def delete(self, resource: ApiResource, name: str) -> None:
         """Delete an object of the namespace."""
         ...
@@ -111,6 +115,9 @@ class FakeCluster:
 
     async def replace(self, resource: ApiResource, content: Object) -> Object:
         return self.api.put(_key(resource), self._placed(resource, content))
+
+    async def replace_status(self, resource: ApiResource, content: Object) -> Object:
+        return await self.replace(resource, content)
 
     async def delete(self, resource: ApiResource, name: str) -> None:
         self.api.delete(_key(resource), self.namespace if resource.is_namespaced else "", name)
@@ -198,6 +205,10 @@ class KubeCluster:
 
     async def replace(self, resource: ApiResource, content: Object) -> Object:
         return await self._send("PUT", resource.path(self.namespace, content["metadata"]["name"]), content)
+
+    async def replace_status(self, resource: ApiResource, content: Object) -> Object:
+        path = f"{resource.path(self.namespace, content['metadata']['name'])}/status"
+        return await self._send("PUT", path, content)
 
     async def delete(self, resource: ApiResource, name: str) -> None:
         answer = await self._http.delete(resource.path(self.namespace, name), params={"gracePeriodSeconds": "0"})

@@ -23,8 +23,8 @@ MAX_CONDITIONS = 64
 MAX_REFERENCES = 256
 """Maximum number of claims of a pod, and of pods of a claim: the limit of the API server."""
 
-ObjectKey = Annotated[str, msgspec.Meta(max_length=253)]
-"""Key in a map of an object, such as the name of a label."""
+ObjectKey = Annotated[str, msgspec.Meta(max_length=320)]
+"""Key in a map of an object, such as the name of a label. The longest label in Kubernetes has 253, a slash, and 63."""
 
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Number or instant of an object: an integer of 64 bits."""

@@ -182,8 +182,8 @@ TOO_MANY = {"resource": "r", "kind": "gpu", "count": 2**63}
             "cluster_part.nodes[0].labels[...]: expected `str` of length <= 4096",
         ),
         (
-            put([NOW, "", "", [], [{"uid": "u", "name": "n", "labels": {"x" * 254: "a"}}]], 14),
-            "cluster_part.nodes[0].labels: expected `str` of length <= 253",
+            put([NOW, "", "", [], [{"uid": "u", "name": "n", "labels": {"x" * 321: "a"}}]], 14),
+            "cluster_part.nodes[0].labels: expected `str` of length <= 320",
         ),
         (
             put([NOW, "", "", [], [], [{"uid": "u", "namespace": "n", "name": "n", "created": 2**63}]], 14),

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from gpufleet.holders.kubernetes.connection import ApiAccess, ApiConnection
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ConfigError, KubernetesApiError
 from tests.fakes.kube_api import ADMIN, FakeKubeApi, write_kubeconfig
+from tests.holders.kubernetes.conftest import handling
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 
@@ -91,6 +93,19 @@ async def test_larger_response_than_the_limit_is_an_error(tmp_path: Path) -> Non
         access = ApiAccess(kubeconfig=str(api.kubeconfig(tmp_path)))
         with pytest.raises(KubernetesApiError, match="10 bytes"):
             await get(access, max_bytes=10)
+
+
+async def test_response_without_end_is_an_error(tmp_path: Path) -> None:
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.01)
+
+    async with handling(tmp_path, drip) as kubeconfig:
+        with pytest.raises(KubernetesApiError, match=r"0\.2 s"):
+            await get(ApiAccess(kubeconfig=str(kubeconfig), request_seconds=0.2))
 
 
 async def test_unreachable_server_is_an_error_without_status(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -20,13 +20,23 @@ from gpufleet.holders.kubernetes.lease import DURATION_SECONDS, RENEW_SECONDS, L
 from gpufleet.holders.kubernetes.listing import list_objects
 from gpufleet.holders.kubernetes.mirror import ResourceMirror
 from gpufleet.holders.kubernetes.owners import OwnerWalk
+from gpufleet.holders.kubernetes.parse.dynamic_resources import parse_claim, parse_slice
 from gpufleet.holders.kubernetes.parse.pods import PodSelection, parse_pod
-from gpufleet.holders.kubernetes.resources import PODS, ApiResource
+from gpufleet.holders.kubernetes.parse.virtual_machines import parse_vmi
+from gpufleet.holders.kubernetes.resources import (
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    VIRTUAL_MACHINE_INSTANCES,
+    ApiResource,
+)
+from gpufleet.model.errors import KubernetesApiError
 from gpufleet.model.kubernetes import ChainEnd, ClusterPod, CopyState
 from gpufleet.runtime import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import Object, Rule
 from tests.holders.kubernetes.conftest import CLUSTERS
+from tests.holders.kubevirt.objects import A10, CID, vmi_object
 from tests.support import kube
 from tests.support.kube import ClusterUnderTest, KubeServer
 from tests.support.kube_objects import (
@@ -43,6 +53,8 @@ from tests.support.kube_objects import (
     definition,
 )
 from tests.support.waiting import wait_until_async
+
+Record = TypeVar("Record")
 
 CONFIG_MAPS = ApiResource("", "v1", "configmaps")
 READ = ("get", "list", "watch")
@@ -449,6 +461,90 @@ async def test_pods_of_a_node_are_selected_by_the_server(cluster: ClusterUnderTe
         async with running(mirror):
             await wait_for_state(mirror, CopyState.SYNCED)
             assert [pod.name for pod in mirror.records.values()] == ["here"]
+
+
+@pytest.fixture(params=[one for one in CLUSTERS if isinstance(one, str)])
+async def current_cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, real_server: Callable[[], KubeServer]
+) -> AsyncIterator[ClusterUnderTest]:
+    """Return the clusters that can serve any resource: the kube-apiserver of the tests is 1.20."""
+    async with kube.tested_cluster(request.param, tmp_path, real_server) as started:
+        yield started
+
+
+async def serves(cluster: ClusterUnderTest, resource: ApiResource) -> bool:
+    async with connected(cluster.kubeconfig) as api:
+        try:
+            listed = await api.get(f"/apis/{resource.group}/{resource.version}")
+        except KubernetesApiError as error:
+            if error.status != 404:
+                raise
+            return False
+    return f'"{resource.plural}"'.encode() in listed
+
+
+async def wait_for_record(
+    cluster: ClusterUnderTest, resource: ApiResource, parse: Callable[[bytes | msgspec.Raw], Record | None], uid: str
+) -> Record:
+    """Return an object by its UID, as a copy of all namespaces has it."""
+    async with connected(cluster.kubeconfig) as api:
+        mirror = ResourceMirror(api, resource, parse, SystemClock(), sleep=brief_sleep)
+        async with running(mirror):
+
+            async def is_copied() -> bool:
+                return uid in mirror.records
+
+            await wait_until_async(is_copied, what=f"{uid} in the copy, which is {mirror.status}")
+            return mirror.records[uid]
+
+
+async def test_slices_and_claims_of_a_dra_driver_are_read(current_cluster: ClusterUnderTest) -> None:
+    """No node has the name of the slice's, so that no pod of a given cluster can have its device."""
+    cluster, driver = current_cluster, "gpu.nvidia.com"
+    if not await serves(cluster, RESOURCE_SLICES):
+        pytest.skip("the cluster does not serve resource.k8s.io/v1, which Kubernetes 1.34 and newer have")
+    node = f"node-of-{cluster.namespace}"
+    device = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-1"}}}
+    content: Object = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{driver}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [device],
+        },
+    }
+    stored = await cluster.create(RESOURCE_SLICES, content)
+    found = await wait_for_record(cluster, RESOURCE_SLICES, parse_slice, stored["metadata"]["uid"])
+    assert (found.node, found.slices) == (node, 1)
+    assert [(one.name, one.uuid, one.kind) for one in found.devices] == [("gpu-0", "GPU-1", "gpu")]
+
+    request = {"name": "gpu", "exactly": {"deviceClassName": "absent.test.gpufleet.dev"}}
+    content = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "one-gpu"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    stored = await cluster.create(RESOURCE_CLAIMS, content)
+    result = {"request": "gpu", "driver": driver, "pool": node, "device": "gpu-0"}
+    stored["status"] = {"allocation": {"devices": {"results": [result]}}}
+    await cluster.replace_status(RESOURCE_CLAIMS, stored)
+    claim = await wait_for_record(cluster, RESOURCE_CLAIMS, parse_claim, stored["metadata"]["uid"])
+    assert [(one.driver, one.pool, one.name) for one in claim.devices] == [(driver, node, "gpu-0")]
+
+
+async def test_virtual_machines_of_kubevirt_are_read(current_cluster: ClusterUnderTest) -> None:
+    cluster = current_cluster
+    if await serves(cluster, VIRTUAL_MACHINE_INSTANCES):
+        pytest.skip("the cluster has KubeVirt, which would start the virtual machine")
+    await cluster.create(DEFINITIONS, definition(VIRTUAL_MACHINE_INSTANCES, "VirtualMachineInstance"))
+    stored = await cluster.create(VIRTUAL_MACHINE_INSTANCES, vmi_object("vm", namespace=cluster.namespace))
+    found = await wait_for_record(cluster, VIRTUAL_MACHINE_INSTANCES, parse_vmi, stored["metadata"]["uid"])
+    assert (found.name, found.vsock_cid, found.autoattach_vsock) == ("vm", CID, True)
+    assert [one.device_name for one in found.devices] == [A10]
 
 
 LEASE_RULES = (Rule("coordination.k8s.io", "leases", ("get", "create", "update")),)

@@ -14,7 +14,12 @@ def test_address_is_that_of_the_first_interface() -> None:
     assert node_vmi(vmi_object(address="FD00::0007")).address == "fd00::7"
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "10.0.0.1; id", "10.0.0.1/8", "1" * 500])
+def test_other_forms_of_an_address_are_equal() -> None:
+    """A guest agent could claim the address of another machine in another form."""
+    assert node_vmi(vmi_object(address="::ffff:10.244.0.7")).address == "10.244.0.7"
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "10.0.0.1; id", "10.0.0.1/8", "1" * 500, "fd00::7%1"])
 def test_invalid_address_does_not_count(address: str) -> None:
     assert node_vmi(vmi_object(address=address)).address == ""
 

@@ -3,6 +3,7 @@
 Every request reads, except those of `write_lease`. `upgrade` opens a stream; its bytes are the caller's.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -27,6 +28,9 @@ MAX_PAGE_BYTES = 64 << 20
 
 MAX_EVENT_BYTES = 4 << 20
 """Maximum size of an event of a watch. etcd stores at most 1.5 MiB for an object."""
+
+TOO_LARGE = "TooLarge"
+"""Code of the error for a larger response than permitted. It is none of the API's."""
 
 MAX_ERROR_BYTES = 65_536
 MAX_DETAIL = 500
@@ -54,12 +58,14 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
         context: context in that file; empty means its current context.
         service_account: folder of the service account.
         timeout_seconds: limit of each step of a request: connect, write, each read.
+        request_seconds: limit of a whole request, except watches.
     """
 
     kubeconfig: str = ""
     context: str = ""
     service_account: Path = SERVICE_ACCOUNT
     timeout_seconds: float = 30.0
+    request_seconds: float = 120.0
 
     @property
     def source(self) -> str:
@@ -200,8 +206,12 @@ class ApiConnection:
     async def _request(
         self, method: str, path: str, query: Mapping[str, str], accept: str, body: bytes, max_bytes: int
     ) -> bytes:
-        async with self._open(method, path, query, accept, body) as response:
-            return await self._read(response, path, max_bytes)
+        seconds = self._access.request_seconds
+        try:
+            async with asyncio.timeout(seconds), self._open(method, path, query, accept, body) as response:
+                return await self._read(response, path, max_bytes)
+        except TimeoutError:
+            raise KubernetesApiError(f"{self._place(path)}: no complete answer in {seconds:g} s") from None
 
     @contextlib.asynccontextmanager
     async def _open(
@@ -273,7 +283,8 @@ class ApiConnection:
             async for chunk in response.aiter_bytes(CHUNK_BYTES):
                 data += chunk
                 if len(data) > max_bytes:
-                    raise KubernetesApiError(f"{self._place(path)}: the response has more than {max_bytes} bytes")
+                    message = f"{self._place(path)}: the response has more than {max_bytes} bytes"
+                    raise KubernetesApiError(message, code=TOO_LARGE)
         return bytes(data)
 
     async def _lines(self, response: "httpx2.Response", path: str) -> AsyncIterator[bytes]:
@@ -303,7 +314,7 @@ class ApiConnection:
                     break
         try:
             status = msgspec.json.decode(bytes(data), type=_ApiStatus)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             status = _ApiStatus(message=bytes(data[:MAX_DETAIL]).decode("utf-8", "replace"))
         header = response.headers.get("Retry-After", "")
         retry_after = float(header[:10]) if header.isascii() and header.isdigit() else status.retry_after

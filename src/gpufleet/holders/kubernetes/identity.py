@@ -41,7 +41,7 @@ class ApiIdentity:
             uid = bounded(msgspec.json.decode(data, type=_Namespace).metadata.uid, MAX_UID)
         except KubernetesApiError as raised:
             error = str(raised)
-        except (msgspec.DecodeError, UnicodeDecodeError) as raised:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as raised:
             error = f"{path}: the response is not a namespace: {bounded(str(raised), MAX_UID)}"
         return ClusterIdentity(system_uid=uid, server_version=await self._version(), error=error)
 
@@ -49,5 +49,5 @@ class ApiIdentity:
         try:
             data = await self._connection.get(VERSION_PATH, max_bytes=MAX_BYTES)
             return bounded(msgspec.json.decode(data, type=_Version).text, MAX_VERSION)
-        except (KubernetesApiError, msgspec.DecodeError, UnicodeDecodeError):
+        except (KubernetesApiError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return ""  # only for display

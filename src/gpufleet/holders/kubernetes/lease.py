@@ -185,7 +185,7 @@ class LeaderElection:
             raise
         try:
             return _LEASE.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise KubernetesApiError(f"{self._path}: the response is not a Lease: {error}") from None
 
     async def _write(self, method: str, path: str, lease: _LeaseObject) -> None:

@@ -5,7 +5,15 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from gpufleet.holders.kubernetes.connection import FULL, METADATA, METADATA_LIST, ApiConnection
+from gpufleet.holders.kubernetes.connection import (
+    FULL,
+    MAX_PAGE_BYTES,
+    METADATA,
+    METADATA_LIST,
+    TOO_LARGE,
+    ApiConnection,
+)
+from gpufleet.holders.kubernetes.parse.nesting import decode_json, without_deep_values
 from gpufleet.holders.kubernetes.resources import ApiResource
 from gpufleet.model.errors import KubernetesApiError, WireError
 from gpufleet.model.text import bounded
@@ -20,6 +28,12 @@ It raises `WireError` or `msgspec.DecodeError` for an object that is not valid.
 PAGE_OBJECTS = 500
 MAX_RESTARTS = 3
 """Number of times that a list begins again because its pages expired."""
+
+MAX_PAGES = 20_000
+"""Maximum number of pages of a list."""
+
+SMALLER = 8
+"""Divisor of the number of objects of a page after a page that was too large."""
 
 MAX_DETAIL = 200
 GONE = 410
@@ -99,6 +113,13 @@ _EVENTS = msgspec.json.Decoder(WatchEvent)
 def decode_object(data: bytes | msgspec.Raw, convert: Convert[T]) -> Decoded[T]:
     """Decode an object; one that is not valid costs only itself."""
     try:
+        return _decode_object(data, convert)
+    except RecursionError:
+        return _decode_object(without_deep_values(data), convert)
+
+
+def _decode_object(data: bytes | msgspec.Raw, convert: Convert[T]) -> Decoded[T]:
+    try:
         metadata = _HEADS.decode(data).metadata
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Decoded("", "", problem=bounded(f"metadata: {error}", MAX_DETAIL))
@@ -118,7 +139,7 @@ def decode_event(line: bytes) -> WatchEvent:
         KubernetesApiError: if the line is not an event.
     """
     try:
-        return _EVENTS.decode(line)
+        return decode_json(_EVENTS, line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubernetesApiError(f"a line of the watch is not an event: {error}") from None
 
@@ -133,8 +154,11 @@ async def list_objects(
     metadata_only: bool = False,
     max_objects: int,
     page_objects: int = PAGE_OBJECTS,
+    page_bytes: int = MAX_PAGE_BYTES,
 ) -> Listed[T]:
     """Return the objects of a resource, read in pages. If the pages expire (410), the list begins again.
+
+    After a page of more than `page_bytes`, the pages have fewer objects.
 
     Args:
         connection: to the API server.
@@ -145,6 +169,7 @@ async def list_objects(
         metadata_only: whether only the metadata of the objects is transferred.
         max_objects: further records are left out.
         page_objects: number of objects of a page.
+        page_bytes: maximum size of a page.
 
     Raises:
         KubernetesApiError: if a page cannot be read; status 410 if the pages expired `MAX_RESTARTS` times.
@@ -153,19 +178,22 @@ async def list_objects(
     accept = METADATA_LIST if metadata_only else FULL
     restarts, more = 0, ""
     listed: Listed[T] = Listed({}, {}, "", is_complete=True)
-    while True:
+    for _ in range(MAX_PAGES):
         parameters = {**(query or {}), "limit": str(page_objects)}
         if more:
             parameters["continue"] = more
         try:
-            data = await connection.get(path, parameters, accept=accept)
+            data = await connection.get(path, parameters, accept=accept, max_bytes=page_bytes)
         except KubernetesApiError as error:
+            if error.code == TOO_LARGE and page_objects > 1:
+                page_objects = max(1, page_objects // SMALLER)
+                continue
             if error.status != GONE or not more or restarts >= MAX_RESTARTS:
                 raise
             restarts, more, listed = restarts + 1, "", Listed({}, {}, "", is_complete=True)
             continue
         try:
-            page = _PAGES.decode(data)
+            page = decode_json(_PAGES, data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise KubernetesApiError(f"{path}: the response is not a list: {error}") from None
         is_complete = _add(listed, page, convert, max_objects) and listed.is_complete
@@ -175,6 +203,7 @@ async def list_objects(
             if not listed.version:
                 raise KubernetesApiError(f"{path}: the list has no resource version")
             return listed
+    raise KubernetesApiError(f"{path}: the list has more than {MAX_PAGES} pages")
 
 
 def _add(listed: Listed[T], page: _ListPage, convert: Convert[T], max_objects: int) -> bool:
@@ -195,7 +224,7 @@ def error_of_event(data: msgspec.Raw, resource: str) -> KubernetesApiError:
     """Return the error of an ERROR event. Its status is 410 in each case, because the watch cannot continue."""
     try:
         status = msgspec.json.decode(data, type=_EventStatus)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = _EventStatus()
     detail = bounded(status.message, MAX_DETAIL)
     return KubernetesApiError(f"{resource}: watch ended: {status.code} {detail}", status=GONE, code=status.reason[:64])

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.holders.kubernetes.connection import METADATA, ApiConnection
 from gpufleet.holders.kubernetes.parse.fields import ObjectMetadata
+from gpufleet.holders.kubernetes.parse.nesting import decode_json
 from gpufleet.holders.kubernetes.resources import ApiResource, version_path
 from gpufleet.model.errors import KubernetesApiError
 from gpufleet.model.holdings import MAX_OWNERS, Owner
@@ -150,7 +151,7 @@ class OwnerWalk:
                 return ended(ChainEnd.UNKNOWN_KIND)
             path = resource.path(namespace if resource.is_namespaced else "", owner.name)
             data = await self._connection.get(path, accept=METADATA, max_bytes=MAX_OBJECT_BYTES)
-            metadata = _OBJECTS.decode(data).metadata
+            metadata = decode_json(_OBJECTS, data).metadata
         except KubernetesApiError as error:
             return ended(_ENDS.get(error.status, ChainEnd.UNREACHABLE))
         except (ValueError, msgspec.DecodeError):  # a reference that is no name, an answer that is no object
@@ -168,10 +169,12 @@ class OwnerWalk:
         """
         until, kinds = self._versions.get(api_version, (0.0, {}))
         if now < until:
+            self._versions.move_to_end(api_version)  # references to other versions, of any number, do not displace it
             return kinds
         path, keep = version_path(api_version), KEEP_SECONDS
         try:
-            listed = _KINDS.decode(await self._connection.get(path, max_bytes=MAX_OBJECT_BYTES)).resources or []
+            data = await self._connection.get(path, max_bytes=MAX_OBJECT_BYTES)
+            listed = decode_json(_KINDS, data).resources or []
         except KubernetesApiError as error:
             if error.status != 404:
                 raise

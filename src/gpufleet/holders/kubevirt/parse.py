@@ -94,10 +94,14 @@ def complete_vmi(data: bytes | msgspec.Raw, vmi: ClusterVmi) -> NodeVmi:
 
 
 def _address(text: str) -> str:
+    """Return the only form of an address, by which conflicts are found; empty for an address with a scope."""
     try:
-        return str(ipaddress.ip_address(text[:64]))
+        address = ipaddress.ip_address(text[:64])
     except ValueError:
         return ""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return "" if address.scope_id is not None else str(address.ipv4_mapped or address)
 
 
 def _is_windows(metadata: _Metadata, status: _NodeVmiStatus) -> bool:

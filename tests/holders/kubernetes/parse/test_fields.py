@@ -1,5 +1,6 @@
 """Common fields: metadata, label selection, times and quantities."""
 
+import msgspec
 import pytest
 
 from gpufleet.holders.kubernetes.parse.fields import (
@@ -13,6 +14,7 @@ from gpufleet.holders.kubernetes.parse.fields import (
 )
 from gpufleet.model.errors import WireError
 from gpufleet.model.holdings import MAX_LABELS
+from gpufleet.model.kubernetes import Labels
 
 
 def test_selection_by_name_and_prefix() -> None:
@@ -43,6 +45,19 @@ def test_times() -> None:
     assert [instant(text) for text in (None, "", "yesterday", "2026-01-01T00:00:00", "9999-99-99T00:00:00Z")] == [
         None
     ] * 5
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z"])
+def test_time_that_is_no_instant_is_unknown(text: str) -> None:
+    """A node writes the times in the status of its pods."""
+    assert instant(text) is None
+
+
+def test_longest_label_can_be_sent() -> None:
+    name = f"{'a' * 253}/{'b' * 63}"
+    labels = LabelSelection.of(("*",)).select({name: "v", f"c{name}d": "w"})
+    assert labels[name] == "v"
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(labels), type=Labels) == labels
 
 
 def test_controller_is_the_reference_marked_so() -> None:

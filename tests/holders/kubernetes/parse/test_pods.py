@@ -64,6 +64,15 @@ def test_claims_of_templates_have_the_generated_name() -> None:
     assert pod.claims == ("shared", "p-b-x7", "p-extended-resources-k2")
 
 
+def test_request_of_any_size_can_be_sent() -> None:
+    """The API server accepts 8.39e15 devices for a container, and 3,000 containers in a pod that never runs."""
+    huge = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8000000000Mi"}}}
+    pod = parse({"containers": [huge] * 3_000})
+    assert pod is not None
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(pod), type=ClusterPod) == pod
+    assert counts(pod)["nvidia.com/gpu"] > 10**9
+
+
 def test_controller_queue_and_virtual_machine() -> None:
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u2", "controller": True}
     labels = {"kubevirt.io/created-by": "vmi-uid", "kueue.x-k8s.io/queue-name": "q", "private": "x"}

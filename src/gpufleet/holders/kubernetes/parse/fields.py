@@ -9,7 +9,7 @@ import msgspec
 from gpufleet.model.errors import WireError
 from gpufleet.model.holdings import MAX_LABELS, Owner
 from gpufleet.model.text import bounded
-from gpufleet.model.time import to_ns
+from gpufleet.model.time import LATEST, to_ns
 
 MAX_NAME = 320
 """Maximum length of a name in characters. The longest in Kubernetes is a resource name: 253, a slash, and 63."""
@@ -118,13 +118,14 @@ def required(value: str | None, field: str) -> str:
 
 
 def instant(value: str | None) -> int | None:
-    """Return an RFC 3339 time as nanoseconds since 1970; None for an invalid time."""
+    """Return an RFC 3339 time as nanoseconds since 1970; None for an invalid time, or one before 1970 or after 2262."""
     if not value or len(value) > 64:
         return None
     try:
-        return to_ns(dt.datetime.fromisoformat(value))
+        at = to_ns(dt.datetime.fromisoformat(value))
     except (ValueError, OverflowError):
         return None
+    return at if 0 <= at <= LATEST else None
 
 
 def whole_count(value: str | int | None) -> int | None:

@@ -23,6 +23,9 @@ POD_LABELS = LabelSelection.of(
 )
 """Labels of pods that are collected by default."""
 
+MAX_COUNT = 2**31 - 1
+"""Maximum number of devices of a request. A pod that never runs can request any number."""
+
 NO_LABELS = LabelSelection()
 VMI_UID = "kubevirt.io/created-by"
 
@@ -141,7 +144,7 @@ def _requests(spec: _PodSpec) -> tuple[GpuRequest, ...]:
     }
     kinds = {name: gpu_resource_kind(name) for name in total}
     found = [
-        GpuRequest(resource=text(name), kind=kind, count=total[name])
+        GpuRequest(resource=text(name), kind=kind, count=min(total[name], MAX_COUNT))
         for name, kind in kinds.items()
         if kind is not None and total[name]
     ]
