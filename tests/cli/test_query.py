@@ -132,6 +132,24 @@ async def test_probe_of_machines_is_listed_on_request(site: Site) -> None:
     assert "hugepages" not in out
 
 
+async def test_changes_of_a_probe_are_listed_with_their_times(site: Site) -> None:
+    at = now() - 3 * 10**9
+    for seq, pages in ((20, "0"), (21, "\x1b[2J512")):
+        values: dict[str, int | float | str | Absent] = {"probe_hugepages": pages, "probe_rdma_devices": seq}
+        sample = Sample(view=None, reader="probe", lane=Lane.STATIC, measured_at=at + seq, values=values)
+        await site.post(encode(make_batch(seq, now(), samples=(sample,))))
+    hub = ("--hub", site.hub.url)
+    code, out, _ = await run("query", "probe-changes", "node-a", *hub)
+    rows = [line.split("\t")[1:] for line in out.splitlines()[1:]]
+    assert (code, rows) == (0, [["rdma_devices", "20", "21"], ["hugepages", "0", "?[2J512"]])
+    code, out, _ = await run("query", "probe-changes", "node-a", *hub, "--json")
+    record = json.loads(out)
+    assert [one["at"] for one in record["items"]] == [to_datetime(at + 21).isoformat().replace("+00:00", "Z")] * 2
+    code, out, err = await run("query", "probe-changes", "node-a", *hub, "--limit", "1")
+    assert (len(out.splitlines()), "older changes" in err) == (2, True)
+    assert (await run("query", "probe-changes", "none", *hub))[0] == 1
+
+
 async def test_unreachable_hub_exits_1_and_bad_usage_2() -> None:
     code, _, err = await run("query", "nodes", "--hub", f"http://127.0.0.1:{free_port()}")
     assert code == 1

@@ -1,5 +1,6 @@
 """Store in memory that implements `ports.Store` and can be made to fail."""
 
+import itertools
 import threading
 import zlib
 from collections.abc import Callable, Collection, Sequence
@@ -28,7 +29,13 @@ from gpufleet.model.stored.holdings import (
     holding_place,
 )
 from gpufleet.model.stored.kubernetes import ObjectQuery, ObjectReport, StoredCollector, StoredObject
-from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
+from gpufleet.model.stored.readings import (
+    EventCount,
+    NewestColumns,
+    ReadingChangeQuery,
+    StoredReadingChange,
+    ViewColumns,
+)
 from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -188,6 +195,25 @@ class MemoryStore:
             and (query.before is None or (one.at, one.id) < query.before)
         ]
         return tuple(sorted(wanted, key=lambda one: (-one.at, -one.id))[: query.limit])
+
+    def reading_changes(self, query: ReadingChangeQuery) -> tuple[StoredReadingChange, ...]:
+        by_time = {
+            one.sample.measured_at: {
+                name: value for name, value in one.sample.values.items() if isinstance(value, int | str)
+            }
+            for one in self._samples(query.cluster, query.machine)
+            if one.sample.view is None and one.sample.reader == query.reader
+        }
+        times = sorted(by_time)
+        found = [
+            StoredReadingChange(at=at, metric=name, before=by_time[earlier].get(name), value=by_time[at].get(name))
+            for earlier, at in itertools.pairwise(times)
+            for name in by_time[earlier].keys() | by_time[at].keys()
+            if by_time[earlier].get(name) != by_time[at].get(name) and query.start <= at < query.end
+        ]
+        ordered = sorted(found, key=lambda one: (one.at, one.metric), reverse=True)
+        wanted = [one for one in ordered if query.before is None or (one.at, one.metric) < query.before]
+        return tuple(wanted[: query.limit])
 
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         return ()

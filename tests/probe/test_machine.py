@@ -50,6 +50,7 @@ async def test_facts_of_a_bare_metal_machine(tmp_path: Path) -> None:
         "host_transparent_hugepages": "madvise",
         "host_kernel_parameters": "hugepages=64 hugepagesz=1G intel_iommu=on iommu=pt",
         "host_iommu_groups": 2,
+        "host_iommu_modes": "DMA-FQ (1), identity (1)",
         "host_rdma_devices": 2,
         "host_pci_gpus": 2,
         "host_nvidia_peermem": True,
@@ -149,3 +150,10 @@ async def test_output_without_a_version_is_absent() -> None:
     found = await read_version(CommandRunner(channel, FakeClock()), "x", ("docker", "--version"))
     assert isinstance(found, Absent)
     assert found.reason is Reason.INVALID_VALUE
+
+
+@pytest.mark.parametrize("value", [10**38, -(10**400), float("inf"), float("nan")])
+def test_number_out_of_range_is_absent(value: float) -> None:
+    facts = FactList()
+    facts.add("host_root_bytes", value)
+    assert [(one.value, one.absent) for one in facts.facts] == [(None, Reason.INVALID_VALUE)]

@@ -8,7 +8,7 @@ from gpufleet.channels.local import LocalExec
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.probe.facts import FactList
 from gpufleet.probe.measurements import MeasurementList
-from gpufleet.probe.nvidia_smi import busy_gpus, probe_nvidia_smi
+from gpufleet.probe.nvidia_smi import PAUSE_SECONDS, busy_gpus, probe_nvidia_smi
 from gpufleet.probe.runner import CommandRunner
 from gpufleet.runtime import SystemClock
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, scenario_of_capture
@@ -38,6 +38,18 @@ async def test_first_and_later_calls_are_measured(smi: FakeNvidiaSmi) -> None:
     assert [facts.value(name) for name in ("nvidia_gpus", "nvidia_driver_version", "nvidia_cuda_version")] == [
         1, "590.48.01", "13.1",
     ]  # fmt: skip
+
+
+async def test_repeated_calls_have_a_pause(smi: FakeNvidiaSmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without it, 12 of 100 comparisons of an unchanged machine found a difference (`python -m benchmarks captures`).
+    pauses: list[float] = []
+
+    async def record(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("gpufleet.probe.nvidia_smi.asyncio.sleep", record)
+    await probe(smi, repeats=3)
+    assert [seconds for seconds in pauses if seconds >= 0.05] == [PAUSE_SECONDS] * 2
 
 
 async def test_properties_of_a_gpu_are_facts(smi: FakeNvidiaSmi) -> None:

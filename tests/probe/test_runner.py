@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpufleet.channels.local import LocalExec
@@ -58,6 +59,17 @@ async def test_texts_of_all_outputs_are_bounded_together() -> None:
         await runner.run(SMI)
     assert sum(len(one.text) for one in runner.outputs.values()) == MAX_TOTAL_TEXT
     assert len(runner.outputs) == len(runner.records) + 1
+
+
+@pytest.mark.parametrize("character", ["\0", "\U0001f600", "\xff"])
+async def test_outputs_with_long_encodings_are_bounded_together(character: str) -> None:
+    # JSON encodes a control character in six bytes. A document above its size limit could not be read again.
+    channel = FakeCommands()
+    channel.answers["nvidia-smi"] = lambda _: printed(f"{len(channel.calls):09d}" + character * MAX_OUTPUT_TEXT)
+    runner = CommandRunner(channel, FakeClock())
+    for _ in range(MAX_TOTAL_TEXT // MAX_OUTPUT_TEXT + 3):
+        await runner.run(SMI)
+    assert len(msgspec.json.encode([one.text for one in runner.outputs.values()])) < MAX_TOTAL_TEXT + 4096
 
 
 @pytest.mark.parametrize(

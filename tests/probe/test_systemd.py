@@ -61,10 +61,16 @@ def test_malformed_properties_are_refused(content: bytes) -> None:
         parse_properties(content)
 
 
+async def test_failure_of_systemctl_is_not_a_missing_systemd() -> None:
+    channel, measurements = FakeCommands(systemctl=printed("", code=1, stderr="timed out")), MeasurementList()
+    await probe_systemd(CommandRunner(channel, FakeClock()), measurements)
+    assert {one.absent for one in measurements.measurements()} == {Reason.READER_FAILED}
+
+
 async def test_machine_without_systemd_has_the_message_as_reason() -> None:
     message = "System has not been booted with systemd as init system (PID 1). Can't operate."
     channel, measurements = FakeCommands(systemctl=printed("", code=1, stderr=message)), MeasurementList()
     await probe_systemd(CommandRunner(channel, FakeClock()), measurements)
     found = measurements.measurements()
-    assert {one.absent for one in found} == {Reason.READER_FAILED}
+    assert {one.absent for one in found} == {Reason.NOT_ENABLED}
     assert all(message in one.detail for one in found)

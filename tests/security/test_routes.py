@@ -33,6 +33,7 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/machines/{machine_id}"): {O, A},
     ("GET", "/v1/machines/{machine_id}/processes"): {O, A},
     ("GET", "/v1/machines/{machine_id}/series"): {O, A},
+    ("GET", "/v1/machines/{machine_id}/probe/changes"): {O, A},
     ("DELETE", "/v1/machines/{machine_id}"): {A},
     ("GET", "/v1/fleet"): {O, A},
     ("POST", "/api/v1/write"): {S},

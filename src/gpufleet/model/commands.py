@@ -25,6 +25,7 @@ _FIO = (
     r"|--bs=[0-9]{1,4}[km]|--ioengine=(psync|libaio)|--iodepth=[0-9]{1,3}|--direct=[01]|--runtime=[0-9]{1,2}"
     r"|--io_size=[0-9]{1,4}m|--thread|--randrepeat=1|--output-format=json"
 )
+_PROPERTY = r"(Id|ActiveState|[A-Za-z]{1,40}TimestampMonotonic)"
 _PERFTEST = r"-F|--report_gbits|-n|-s|[0-9]{1,7}|" + _HOST
 
 _COMMANDS = {
@@ -35,7 +36,7 @@ _COMMANDS = {
         "gpufleet": "snapshot|--format|json",
     },
     CommandGroup.PROBE: {
-        "systemctl": r"show|--property=[A-Za-z,]{1,512}|[a-z][a-z.-]{0,63}\.(service|target)",
+        "systemctl": rf"show|--property={_PROPERTY}(,{_PROPERTY}){{0,7}}|[a-z][a-z.-]{{0,63}}\.(service|target)",
         "docker": "--version",
         "containerd": "--version",
         "runc": "--version",
@@ -74,8 +75,8 @@ def command_group(argv: Sequence[str]) -> CommandGroup | None:
     arguments = tuple(argv[1:])
     if argv[0] == "gpufleet" and arguments != _SNAPSHOT:
         return None
-    if argv[0] == "systemctl" and arguments[:1] != ("show",):
-        return None
+    if argv[0] == "systemctl" and (arguments[:1] != ("show",) or not "".join(arguments[1:2]).startswith("--property=")):
+        return None  # without the option it prints all properties, which can have secrets
     if argv[0] == "fio" and arguments != ("--version",):
         once = all(sum(argument.startswith(option) for argument in arguments) == 1 for option in _FIO_ONCE)
         if not (once and READ_ONLY.issubset(arguments)):

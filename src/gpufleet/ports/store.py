@@ -16,7 +16,13 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.findings import NumberedTransition
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
-from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
+from gpufleet.model.stored.readings import (
+    EventCount,
+    NewestColumns,
+    ReadingChangeQuery,
+    StoredReadingChange,
+    ViewColumns,
+)
 from gpufleet.model.stored.retention import Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -258,6 +264,14 @@ class HistoryStore(Protocol):
 
     def changes(self, query: ChangeQuery) -> tuple[StoredChange, ...]:
         """Return GPUs that moved or were replaced, as reported by hosts, newest first."""
+        ...
+
+    def reading_changes(self, query: ReadingChangeQuery) -> tuple[StoredReadingChange, ...]:
+        """Return changed texts and integers of a machine itself by a reader, newest first.
+
+        Changes are those between successive times of measurement. The first known values are none. Texts are kept
+        permanently, integers as long as samples.
+        """
         ...
 
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.reading import Value
 from gpufleet.model.text import bounded
-from gpufleet.probe.records import Fact, MeasuredUnit
+from gpufleet.probe.records import MAX_VALUE, Fact, MeasuredUnit
 
 
 class FactKind(msgspec.Struct, frozen=True):
@@ -65,6 +65,7 @@ FACTS = {
     "host_root_bytes": FactKind("size of the root filesystem", MeasuredUnit.BYTES),
     # devices
     "host_iommu_groups": FactKind("IOMMU groups with devices; 0 without an active IOMMU"),
+    "host_iommu_modes": FactKind("IOMMU groups by mode of translation; identity is passthrough"),
     "host_rdma_devices": FactKind("RDMA devices, with and without ports"),
     "host_pci_gpus": FactKind("NVIDIA display controllers on the PCI bus"),
     "host_nvidia_peermem": FactKind("whether the module nvidia_peermem is loaded"),
@@ -112,9 +113,11 @@ class FactList:
         self.facts: list[Fact] = []
 
     def add(self, name: str, value: bool | Value | Absent, source: str = "", subject: str = "") -> None:
-        """Add a fact. Texts are bounded; a second fact of the same name and subject is ignored."""
+        """Add a fact. Texts are bounded, implausible numbers are absent. A second fact of a subject is ignored."""
         if any(fact.name == name and fact.subject == subject for fact in self.facts):
             return
+        if isinstance(value, int | float) and not abs(value) <= MAX_VALUE:
+            value = Absent(Reason.INVALID_VALUE, "the number is out of range")
         fact = Fact(name=name, subject=bounded(subject, 256), source=bounded(source, 256), unit=FACTS[name].unit)
         if isinstance(value, Absent):
             fact = msgspec.structs.replace(fact, absent=value.reason, detail=bounded(value.detail, 1024))

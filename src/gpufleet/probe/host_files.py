@@ -40,7 +40,7 @@ MACHINE_PLAN = FetchPlan(
         f"{CPU}/cpu[0-9]*/cpufreq/scaling_governor", f"{CPU}/cpu[0-9]*/topology/physical_package_id",
         f"{NODE}/node[0-9]*/cpulist",
         f"{HUGEPAGES}/hugepages-*/nr_hugepages", f"{HUGEPAGES}/hugepages-*/free_hugepages",
-        f"{PCI}/*/class", f"{PCI}/*/vendor",
+        f"{IOMMU}/*/type", f"{PCI}/*/class", f"{PCI}/*/vendor",
         *(f"{folder}/*.{kind}" for folder in CDI_FOLDERS for kind in ("json", "yaml")),
     ),
     links=(f"{INFINIBAND}/*", f"{IOMMU}/*/devices/*"),
@@ -119,6 +119,7 @@ def add_machine_facts(source: FetchedFiles, into: FactList) -> None:
     into.add("host_smt_active", smt if isinstance(smt, Absent) else smt == "1", f"{CPU}/smt/active")
     _add_topology(source, into)
     _add_hugepages(source, into)
+    _add_iommu_modes(source, into)
     _add_counts(source, into)
     _add_root_filesystem(source, into)
     add_runtimes(source, into)
@@ -168,6 +169,16 @@ def _add_hugepages(source: FetchedFiles, into: FactList) -> None:
         sizes = _texts(source, f"{HUGEPAGES}/", file)
         shown = ", ".join(f"{size.removeprefix('hugepages-')}: {total}" for size, total in sorted(sizes.items()))
         into.add(name, shown or source.absence(HUGEPAGES), f"{HUGEPAGES}/*/{file}")
+
+
+def _add_iommu_modes(source: FetchedFiles, into: FactList) -> None:
+    """Add the mode of translation of the groups, such as `identity` for the kernel parameter `iommu=pt`."""
+    modes = Counter(_texts(source, f"{IOMMU}/", "type").values())
+    shown = ", ".join(f"{mode} ({total})" for mode, total in sorted(modes.items()))
+    has_groups = any(path.startswith(f"{IOMMU}/") for path in source.fetched.links)
+    is_inactive = SYSFS in source.fetched.files and not has_groups
+    absent = Absent(Reason.NOT_SUPPORTED, "no IOMMU is active") if is_inactive else source.absence(f"{IOMMU}/0/type")
+    into.add("host_iommu_modes", shown or absent, f"{IOMMU}/*/type")
 
 
 def _add_counts(source: FetchedFiles, into: FactList) -> None:

@@ -1,5 +1,6 @@
 """Availability and latency of nvidia-smi, and the facts that it reports about driver and GPUs."""
 
+import asyncio
 import re
 
 from gpufleet.codecs.nvidia_smi import classify_failure, parse_csv, parse_listing
@@ -15,6 +16,13 @@ from gpufleet.probe.runner import CommandOutcome, CommandRunner, FixedCommand
 
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call. Without the persistence daemon, eight GPUs take more than 10 s."""
+
+PAUSE_SECONDS = 0.1
+"""Pause between repeated calls.
+
+Calls within milliseconds share the state of the machine. Their spread is smaller than that between two captures, and a
+comparison would find differences where nothing changed.
+"""
 
 COLD = MeasurementKind(
     name="nvidia_smi_cold",
@@ -66,7 +74,8 @@ async def probe_nvidia_smi(
     found = _CUDA.search(first.result.stdout[: 1 << 16])
     unseen = Absent(Reason.NOT_REPORTED, "the output has no CUDA version")
     facts.add("nvidia_cuda_version", unseen if found is None else found[1].decode(), "nvidia-smi")
-    for _ in range(repeats):
+    for number in range(repeats):
+        await asyncio.sleep(PAUSE_SECONDS if number else 0)
         outcome = await runner.run(_plain("nvidia_smi_warm"))
         measurements.add(WARM, failure_of_call(outcome) or outcome.seconds)
     await _read_list(runner, facts)

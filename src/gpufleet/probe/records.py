@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 
 from gpufleet.model.absence import Reason
-from gpufleet.model.reading import Value
 
 MAX_VALUE = 1e18
 """Maximum of a plausible value in any unit."""
@@ -20,6 +19,12 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[a-z]
 """Name of a fact or a measurement."""
 Text = Annotated[str, msgspec.Meta(max_length=256)]
 Detail = Annotated[str, msgspec.Meta(max_length=1024)]
+FactValue = (
+    bool
+    | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    | float
+    | Annotated[str, msgspec.Meta(max_length=1024)]
+)
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Arguments = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=4096)], ...], msgspec.Meta(max_length=64)]
@@ -99,7 +104,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Name
     subject: Text = ""
-    value: bool | Value | None = None
+    value: FactValue | None = None
     unit: MeasuredUnit = MeasuredUnit.NONE
     source: Text = ""
     absent: Reason | None = None

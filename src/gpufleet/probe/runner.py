@@ -24,7 +24,10 @@ MAX_SECONDS = 3600.0
 """Maximum time of a capture. After it no command is started: a hanging machine costs this time at most."""
 
 MAX_TOTAL_TEXT = 4 << 20
-"""Maximum characters of all outputs in a document. Beyond it outputs have a digest but no text."""
+"""Maximum size of all outputs in a document, in bytes of JSON. Beyond it outputs have a digest but no text."""
+
+_MAX_ENCODED = 6
+"""Bytes of JSON of a control character, the longest of all characters."""
 
 PROBED = frozenset({CommandGroup.RUN, CommandGroup.PROBE})
 """Groups of commands of the probe."""
@@ -124,10 +127,16 @@ class CommandRunner:
             room = min(MAX_OUTPUT_TEXT, self._text_left)
             whole = output[: 4 * room].decode("utf-8", errors="replace")
             text = whole[:room]
-            self._text_left -= len(text)
+            if _encoded_bytes(text) > self._text_left:
+                text = text[: self._text_left // _MAX_ENCODED]
+            self._text_left -= _encoded_bytes(text)
             is_cut = len(output) > 4 * room or len(text) < len(whole)
             self.outputs[digest] = RawOutput(bytes=len(output), text=text, truncated=is_cut)
         return digest
+
+
+def _encoded_bytes(text: str) -> int:
+    return len(msgspec.json.encode(text)) - 2  # without quotation marks
 
 
 def _missing(program: str, result: ExecResult) -> Absent:

@@ -15,6 +15,9 @@ MANAGER_PROPERTIES = (
     "UserspaceTimestampMonotonic",
     "FinishTimestampMonotonic",
 )
+UNIT_PROPERTIES = ("Id", "ActiveState", "ActiveEnterTimestampMonotonic")
+"""The guest script permits these lists of properties and no others: the environment of a unit can have secrets."""
+
 UNITS = {
     "ready_network": ("network-online.target",),
     "ready_ssh": ("ssh.service", "sshd.service"),
@@ -57,7 +60,7 @@ async def probe_systemd(runner: CommandRunner, measurements: MeasurementList) ->
     for name, kind in BOOT.items():
         measurements.add(kind, times if isinstance(times, Absent) else times[name])
     names = tuple(unit for units in UNITS.values() for unit in units)
-    units = await _show(runner, "systemd_units", ("Id", "ActiveState", "ActiveEnterTimestampMonotonic"), names)
+    units = await _show(runner, "systemd_units", UNIT_PROPERTIES, names)
     ready = units if isinstance(units, Absent) else ready_times(units)
     for name, kind in READY.items():
         measurements.add(kind, ready if isinstance(ready, Absent) else ready[name])
@@ -72,7 +75,9 @@ async def _show(
         return outcome.absent
     assert outcome.result is not None
     if outcome.result.exit_code != 0:
-        return failure_of("systemctl", outcome.result)
+        failure = failure_of("systemctl", outcome.result)
+        is_missing = b"not been booted with systemd" in outcome.result.stderr[:4096]
+        return Absent(Reason.NOT_ENABLED, failure.detail) if is_missing else failure
     try:
         return parse_properties(outcome.result.stdout)
     except WireError as error:

@@ -245,12 +245,12 @@ async def test_missing_program_in_the_guest_is_an_error(tmp_path: Path, program:
 class TestForced:
     """Script as the forced command of a key: SSH_ORIGINAL_COMMAND is answered only if it is allowed."""
 
-    async def execute(self, tmp_path: Path, command: str) -> ExecResult:
+    async def execute(self, tmp_path: Path, command: str, shell_path: str | Path = "sh") -> ExecResult:
         (tmp_path / "gpufleet-guest").write_text(script())
         (tmp_path / "nvidia-smi").write_text('#!/bin/sh\necho "smi $*"\n')
         (tmp_path / "nvidia-smi").chmod(0o755)
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SSH_ORIGINAL_COMMAND": command}
-        shell = LocalShell("sh", tmp_path / "gpufleet-guest", environment=environment)
+        shell = LocalShell(shell_path, tmp_path / "gpufleet-guest", environment=environment)
         return await shell.execute((), timeout_seconds=20, max_output_bytes=1 << 20)
 
     @pytest.mark.parametrize(
@@ -299,6 +299,42 @@ class TestForced:
         done = await self.execute(tmp_path, f"gpufleet-guest files ab 100 f:{path} l:{path}")
         assert done.stdout.count(b"Permission denied") == 2
         assert b"root:" not in done.stdout
+
+    # dash and busybox expand these to `..`, bash does not.
+    @pytest.mark.parametrize("component", [".?", ".*", ".[.]", "..*", "?."])
+    @pytest.mark.parametrize("shell", ["sh", "bash", pytest.param("busybox", marks=pytest.mark.system)])
+    async def test_pattern_does_not_leave_its_folder(
+        self, tmp_path: Path, component: str, shell: str, request: pytest.FixtureRequest
+    ) -> None:
+        program = request.getfixturevalue("busybox") / "sh" if shell == "busybox" else shell
+        path = f"/sys/class/net/{component}/{component}/{component}/etc/passwd"
+        parent = f"/sys/class/net/{component}"
+        done = await self.execute(tmp_path, f"gpufleet-guest files ab 100000 f:{path} l:{path} l:{parent}", program)
+        assert done.exit_code == 0
+        assert b"root:" not in done.stdout
+        fetched = parse_frames(done.stdout, "ab", 100_000)
+        assert (fetched.files, fetched.links) == ({}, {})
+
+    async def test_only_the_presence_of_configurations_is_reported(self, tmp_path: Path) -> None:
+        unit, specification = tmp_path / "system" / "docker.service", tmp_path / "cdi" / "nvidia.json"
+        for path in (unit, specification):
+            path.parent.mkdir()
+            path.write_text("Environment=TOKEN=secret")
+        below = script().replace("/etc/systemd/system/", f"{unit.parent}/").replace("/etc/cdi/", f"{tmp_path}/cdi/")
+        command = f"gpufleet-guest files ab 100000 f:{unit} f:{tmp_path}/cdi/*.json"
+        environment = {"PATH": os.environ["PATH"], "SSH_ORIGINAL_COMMAND": command}
+        shell = LocalShell("sh", "-c", below, NAME, environment=environment)
+        done = await shell.execute((), timeout_seconds=20, max_output_bytes=1 << 20)
+        found = parse_frames(done.stdout, "ab", 100_000)
+        assert found.files == {str(unit): b"", str(specification): b""}
+
+    @pytest.mark.parametrize("name", ["resource0", "resource2_wc", "rom"])
+    async def test_ports_of_devices_are_not_read(self, tmp_path: Path, name: str) -> None:
+        path = f"/sys/bus/pci/devices/0000:00:01.0/{name}"
+        done = await self.execute(tmp_path, f"gpufleet-guest files ab 1 f:{path} f:/sys/bus/pci/devices/*/r*[0m]")
+        fetched = parse_frames(done.stdout, "ab", 1)
+        assert fetched.errors[path] == "EACCES"
+        assert fetched.files == {}
 
     async def test_allowed_commands_are_answered(self, tmp_path: Path) -> None:
         assert (await self.execute(tmp_path, "gpufleet-guest hello")).stdout == b"gpufleet-guest 1 forced\n"

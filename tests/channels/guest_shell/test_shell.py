@@ -14,11 +14,16 @@ from gpufleet.model.commands import PERMITTED, CommandGroup, command_group
 from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.ports.channel import ExecResult
 from gpufleet.probe.machine import VERSIONS
-from gpufleet.probe.systemd import MANAGER_PROPERTIES, UNITS
+from gpufleet.probe.systemd import MANAGER_PROPERTIES, UNIT_PROPERTIES, UNITS
 
 PROBES = (
     ("systemctl", "show", f"--property={','.join(MANAGER_PROPERTIES)}"),
-    ("systemctl", "show", "--property=Id,ActiveState", *(unit for units in UNITS.values() for unit in units)),
+    (
+        "systemctl",
+        "show",
+        f"--property={','.join(UNIT_PROPERTIES)}",
+        *(unit for units in UNITS.values() for unit in units),
+    ),
     *VERSIONS.values(),
 )
 
@@ -108,6 +113,11 @@ def test_workloads_need_the_key_option(probing: RestrictedKey, tmp_path: Path) -
         "probe 5 systemctl show -h.service",
         "probe 5 systemctl show --property=Id --root=/",
         "probe 5 systemctl show $(id)",
+        "probe 5 systemctl show",
+        "probe 5 systemctl show ssh.service",
+        "probe 5 systemctl show --property=Environment docker.service",
+        "probe 5 systemctl show --property=Id,ExecStart docker.service",
+        f"probe 5 {' '.join(PROBES[1])} --property=Environment",
         "probe 5 docker run x",
         "probe 5 docker --version --config=/x",
         "probe 5 fio --version",

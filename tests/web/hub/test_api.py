@@ -220,6 +220,7 @@ async def test_openapi_describes_every_route(site: Site) -> None:
         "/v1/gpus/{gpu_id}",
         "/v1/machines",
         "/v1/machines/{machine_id}",
+        "/v1/machines/{machine_id}/probe/changes",
         "/v1/machines/{machine_id}/processes",
         "/v1/machines/{machine_id}/series",
         "/v1/nodes",

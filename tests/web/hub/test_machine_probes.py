@@ -92,9 +92,28 @@ async def test_repeated_sample_of_a_probe_stays_current(site: Site) -> None:
     assert (reading["value"], reading["measured_at"] < reading["received_at"]) == ("2048kB: 5", True)
 
 
+async def test_changes_of_a_guest_are_not_those_of_its_host(site: Site) -> None:
+    await site.post(batch(1, now()), batch(2, now(), "1048576kB: 64"))
+    path = "/v1/machines/node-a/probe/changes"
+    _, found = await site.request(path)
+    assert [(one["metric"], one["before"], one["value"]) for one in found["items"]] == [
+        ("probe_hugepages", "2048kB: 0", "1048576kB: 64")
+    ]
+    assert (found["node"], found["next"]) == ("node-a", None)
+    _, machines = await site.request("/v1/machines")
+    guest = next(one["id"] for one in machines["items"] if one["machine"]["name"] == "ml/train-0")
+    assert (await site.request(f"/v1/machines/{guest}/probe/changes"))[1]["items"] == []
+    at = found["items"][0]["at"]
+    assert (await site.request(f"{path}?until={at}"))[1]["items"] == []
+    assert (await site.request(f"{path}?since={at}"))[1]["items"] == found["items"]
+    assert (await site.request(f"{path}?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z"))[0] == 400
+    assert (await site.request("/v1/machines/none/probe/changes"))[0] == 404
+
+
 async def test_no_route_starts_a_probe_or_a_capture(site: Site) -> None:
     _, document = await site.request("/openapi.json")
-    named = [path for path in document["paths"] if any(term in path for term in ("bench", "probe", "capture"))]
-    assert named == []
+    terms = ("bench", "probe", "capture")
+    named = {path: set(one) for path, one in document["paths"].items() if any(term in path for term in terms)}
+    assert named == {"/v1/machines/{machine_id}/probe/changes": {"get"}}
     for path in ("/v1/machines/node-a/probe", "/v1/machines/node-a/bench", "/v1/bench", "/v1/captures"):
         assert (await site.request(path, "POST", {}))[0] in (404, 405)

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from gpufleet.cli.fetch import Access, get_pages
 from gpufleet.cli.options import (
     HUB_URL,
+    TIME,
     CaOption,
     Columns,
     HubUrl,
@@ -28,19 +30,25 @@ from gpufleet.cli.query.cells import (
     node_holders_cell,
     reading_cell,
     state_cell,
+    time_cell,
     uncertain_notes,
     watts_text,
 )
 from gpufleet.cli.query.request import (
     LIVENESS_STATES,
     ClusterFilter,
+    Parameters,
     decode_answer,
     make_layout,
+    query_and_print,
     query_pages,
 )
 from gpufleet.cli.table import Cell, TextColumn, TextTable
+from gpufleet.cli.times import time_parameter
 from gpufleet.exporters.display import percent_text
 from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage, NodeRecord
+from gpufleet.model.api.probe import ProbeChangePage
+from gpufleet.model.reading import Value
 from gpufleet.model.text import bounded, printable
 
 MAX_SHOWN_NAME = 48
@@ -98,6 +106,34 @@ def machines(
     layout = make_layout(wide, columns, sort, limit, state, LIVENESS_STATES, as_json=json)
     query = {"cluster": cluster, "probe": "true" if probe else None}
     query_pages(hub, "/v1/machines", query, MachinePage, machines_tables, Access(token_file, ca), layout, json, watch)
+
+
+def probe_changes(
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="Id or name of a node or guest.")],
+    hub: HubUrl = HUB_URL,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"{TIME} [default: the oldest change].")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help=f"{TIME}; exclusive [default: now].")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of changes.")] = 100,
+    wide: Wide = False,
+    columns: Columns = None,
+    sort: Sort = None,
+    watch: Watch = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Show changes of the performance probe of a machine, newest first: huge pages, versions, device numbers."""
+
+    def query() -> Parameters:
+        return {
+            "since": time_parameter("--since", since),
+            "until": time_parameter("--until", until),
+            "limit": str(limit),
+        }
+
+    path = f"/v1/machines/{quote(machine, safe='')}/probe/changes"
+    access, layout = Access(token_file, ca), make_layout(wide, columns, sort, as_json=json)
+    query_and_print(hub, path, query, ProbeChangePage, probe_change_tables, access, layout, json, watch)
 
 
 UNKNOWN = "unknown"
@@ -233,6 +269,26 @@ def _probe_tables(page: MachinePage) -> list[TextTable]:
         TextColumn("measured", rank=1),
     )
     return [TextTable(columns, rows, "readings of the probe")]
+
+
+def probe_change_tables(found: ProbeChangePage) -> Parts:
+    """Return a table with a row per change."""
+    rows = [
+        (time_cell(one.at), one.metric.removeprefix("probe_"), _change_cell(one.before), _change_cell(one.value))
+        for one in found.items
+    ]
+    columns = (
+        TextColumn("at"),
+        TextColumn("probe"),
+        TextColumn("before", wrap=True),
+        TextColumn("value", wrap=True),
+    )
+    more = ["There are older changes: raise --limit, or use --until."] if found.next is not None else []
+    return [TextTable(columns, rows, "changes"), *more]
+
+
+def _change_cell(value: Value | None) -> Cell:
+    return Cell("absent" if value is None else printable(str(value)))
 
 
 def _seen_cell(machine: MachineRecord) -> Cell:

@@ -22,7 +22,7 @@ from gpufleet.model.catalogue.metric import (
 )
 from gpufleet.model.catalogue.probe import PROBE_METRICS
 
-CATALOGUE_VERSION = 10
+CATALOGUE_VERSION = 11
 """Version in documents and batches, incremented when a row is added or changes its meaning."""
 
 ROWS = (

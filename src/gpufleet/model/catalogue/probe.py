@@ -74,6 +74,8 @@ PROBE_METRICS = (
     _row(711, "root_bytes", INT, "Size of the root filesystem", "statvfs", unit="bytes"),
     # devices
     _count(720, "iommu_groups", "IOMMU groups with devices; 0 without an active IOMMU", "/sys/kernel/iommu_groups"),
+    _text(728, "iommu_modes", "IOMMU groups by mode of translation; identity is passthrough",
+          "/sys/kernel/iommu_groups/*/type", Absence(Reason.NOT_SUPPORTED, "no IOMMU is active")),
     _text(721, "pci_acs", "PCI bridges by state of Access Control Services", "/sys/bus/pci/devices/*/config",
           ROOT_ONLY),
     _count(722, "rdma_devices", "RDMA devices, with and without ports", "/sys/class/infiniband"),

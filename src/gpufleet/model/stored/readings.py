@@ -1,9 +1,11 @@
-"""Newest readings of all devices and machines of a cluster, in columns."""
+"""Newest readings of all devices and machines of a cluster, in columns, and changes of a machine's readings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+
+from gpufleet.model.reading import Value
 
 Column = Any
 """One-dimensional numpy array with a cell per row."""
@@ -112,3 +114,38 @@ class EventCount(msgspec.Struct, frozen=True):
     code: int
     at: tuple[int, ...]
     count: int
+
+
+class ReadingChangeQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Query for changed texts and counts of a machine itself, newest first.
+
+    Attributes:
+        cluster, machine: the hub's ids.
+        reader: name of the reader.
+        start, end: nanoseconds since 1970, `end` excluded.
+        before: only changes that follow this (time, metric) in the answer's order.
+        limit: maximum number of changes.
+    """
+
+    cluster: str
+    machine: str
+    reader: str
+    start: int
+    end: int
+    before: tuple[int, str] | None = None
+    limit: int
+
+
+class StoredReadingChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Changed text or count.
+
+    Attributes:
+        at: time of measurement of the first sample with the new value, nanoseconds since 1970.
+        metric: name in the catalogue.
+        before, value: earlier and new value; None if absent.
+    """
+
+    at: int
+    metric: str
+    before: Value | None
+    value: Value | None

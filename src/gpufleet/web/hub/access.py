@@ -65,6 +65,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/machines/{machine_id}"): _READS_ALL,
     ("GET", "/v1/machines/{machine_id}/processes"): _READS_ALL,  # of all tenants on the machine
     ("GET", "/v1/machines/{machine_id}/series"): _READS_ALL,  # of all tenants on the machine
+    ("GET", "/v1/machines/{machine_id}/probe/changes"): _READS_ALL,
     ("DELETE", "/v1/machines/{machine_id}"): _ADMIN,
     ("GET", "/v1/fleet"): _READS_ALL,
     ("GET", "/v1/nodes"): _READS_ALL,

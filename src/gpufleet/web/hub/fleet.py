@@ -24,6 +24,7 @@ from gpufleet.model.api.answer import (
 )
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.api.inventory import ChangeKind, GpuChangePage, GpuPool
+from gpufleet.model.api.probe import ProbeChangePage
 from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
 from gpufleet.web.hub.formats import list_response
@@ -125,6 +126,29 @@ class FleetRoutes(Controller):
         """Return a series per device and metric, and those of the machine itself."""
         window = parse_window(start, end, step, queries.now_ns())
         return await queries.machine_series.series(machine_id, view or [], metric or [], window)
+
+    @get(
+        "/machines/{machine_id:str}/probe/changes",
+        summary="List changes of the performance probe of a machine, newest first",
+        description="Texts, such as huge pages and versions, and numbers of devices. "
+        "`machine_id` is the hub's id or a unique name; 409 lists the candidates of an ambiguous name.",
+        responses=errors(404, 409),
+    )
+    async def probe_changes(
+        self,
+        machine_id: FromPath[str],
+        queries: NamedDependency[Queries],
+        since: Annotated[str | None, QueryParameter(description="RFC 3339; default: the oldest change.")] = None,
+        until: Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default: now.")] = None,
+        limit: Limit = None,
+        cursor: Cursor = None,
+    ) -> ProbeChangePage:
+        """Return a page."""
+        place = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)], str]
+        requested = parse_page_request(limit, cursor, "probe changes", machine_id, since, until, place=place)
+        start = parse_instant("since", since) if since is not None else 0
+        end = parse_instant("until", until) if until is not None else queries.now_ns() + 1
+        return await queries.probe_changes.page(machine_id, start, end, requested)
 
     @delete(
         "/machines/{machine_id:str}",

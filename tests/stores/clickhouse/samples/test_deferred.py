@@ -1,7 +1,7 @@
 """Deferred rows of `latest`: the newest of each subject, written when they are late, old or too large."""
 
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,7 +10,13 @@ from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, Sto
 from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.stored.holdings import HoldingQuery, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
-from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
+from gpufleet.model.stored.readings import (
+    EventCount,
+    NewestColumns,
+    ReadingChangeQuery,
+    StoredReadingChange,
+    ViewColumns,
+)
 from gpufleet.model.stored.samples import (
     EventQuery,
     StoredEvent,
@@ -25,6 +31,7 @@ from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_ob
 from gpufleet.stores.clickhouse.machines.events import fetch_events
 from gpufleet.stores.clickhouse.machines.holdings import fetch_slurm_jobs
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
+from gpufleet.stores.clickhouse.machines.reading_changes import fetch_reading_changes
 from gpufleet.stores.clickhouse.machines.status import (
     fetch_reporters_of_text,
     fetch_reporters_of_view,
@@ -126,6 +133,11 @@ class StoreQueries:
         """Return moved and replaced GPUs; see `ports.HistoryStore`."""
         with translate_errors(f"{self._dsn.shown}: changes"):
             return fetch_changes(self._handles.reader, query)
+
+    def reading_changes(self, query: ReadingChangeQuery) -> tuple[StoredReadingChange, ...]:
+        """Return changed texts and integers of a machine; see `ports.HistoryStore`."""
+        with translate_errors(f"{self._dsn.shown}: changes of readings"):
+            return fetch_reading_changes(self._handles.reader, query)
 
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         """Return groups of equal GPUs; see `ports.FleetStore`."""
