@@ -19,6 +19,7 @@ NAMES = (
         "simulate",
         "million",
         "top",
+        "captures",
     ),
 )
 

@@ -80,10 +80,15 @@ async def test_request_is_in_the_document(tmp_path: Path) -> None:
 def fio_folder(program: Path, folder: Path) -> Path:
     """Return a folder with a `fio` that finds its libraries."""
     folder.mkdir()
-    libraries = peers.environment("fio").get("LD_LIBRARY_PATH", "")
-    (folder / "fio").write_text(f'#!/bin/sh\nexec env LD_LIBRARY_PATH="{libraries}" {program} "$@"\n')
-    (folder / "fio").chmod(0o755)
+    install(folder, program, peers.environment("fio"))
     return folder
+
+
+def install(folder: Path, program: Path, environment: dict[str, str]) -> None:
+    """Install a program of a package, which finds its libraries."""
+    libraries = environment.get("LD_LIBRARY_PATH", "")
+    (folder / program.name).write_text(f'#!/bin/sh\nexec env LD_LIBRARY_PATH="{libraries}" {program} "$@"\n')
+    (folder / program.name).chmod(0o755)
 
 
 @pytest.mark.system
@@ -107,6 +112,24 @@ async def test_real_fio_measures_every_job(
     assert all(re.fullmatch(r"[0-9]+\.[0-9.]+", one.tool_version) for one in found.values())
     assert (data.stat().st_mtime_ns, data.stat().st_size) == (before.st_mtime_ns, before.st_size)
     assert {path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))} == {"bin", "data"}
+
+
+@pytest.mark.system
+async def test_real_perftest_without_rdma_has_its_own_message(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    program = peer("ib_write_bw")
+    for one in (program, program.with_name("ib_write_lat")):
+        install(tmp_path, one, peers.environment("ib_write_bw"))
+    commands = LocalExec(environment={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    target = CaptureTarget(files=LocalFiles(), commands=commands)
+    document = await capture(target, CaptureRequest(repeats=2, ib_peer="127.0.0.1"), SystemClock(), lambda _: None)
+    devices = next(fact.value for fact in document.facts if fact.name == "host_rdma_devices")
+    if devices:
+        pytest.skip(f"this machine has {devices} RDMA devices")
+    found = {one.name: one for one in document.measurements if one.name.startswith("rdma_")}
+    assert {(one.absent, one.failed, one.target) for one in found.values()} == {(Reason.READER_FAILED, 2, "127.0.0.1")}
+    assert all("Unable to find the Infiniband/RoCE device" in one.detail for one in found.values())
+    versions = {one.name: one.tool_version for one in document.commands if one.name.startswith("ib_write_")}
+    assert re.fullmatch(r"[0-9]+\.[0-9.]+", versions["ib_write_bw"])
 
 
 TRACED = """

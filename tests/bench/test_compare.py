@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpufleet.bench.compare import Comparison, ComparisonError, LoadedCapture, Verdict, compare
+from gpufleet.bench.compare import MAX_SHOWN, Comparison, ComparisonError, LoadedCapture, Verdict, compare
 from gpufleet.model.absence import Reason
 from gpufleet.probe.records import Better, Fact, MeasuredUnit
 from tests.support.benchmarks import loaded, measured, noisy
@@ -117,6 +117,14 @@ def test_differing_facts_and_labels_are_listed() -> None:
         "pci_link_width": {"A": "2 x 16", "B": "1 x 16, 1 x 8"},
         "label hugepages": {"A": "on", "B": "unset"},
     }
+
+
+def test_forged_facts_have_a_bounded_text() -> None:
+    forged = tuple(Fact(name="pci_link_width", subject=f"{n:x}", value=f"{n}" + "x" * 1000) for n in range(4096))
+    other = loaded(*(measured(f"m{n}", values=HIGH, target=f"/{n}" + "x" * 1000) for n in range(200)), facts=forged)
+    found = facts_of(compare([loaded(measured("m0", values=HIGH)), other]))
+    assert {name: max(map(len, values.values())) for name, values in found.items()}["pci_link_width"] == MAX_SHOWN
+    assert max(len(text) for values in found.values() for text in values.values()) == MAX_SHOWN
 
 
 def test_emulated_machine_is_named() -> None:

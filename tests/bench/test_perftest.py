@@ -1,12 +1,15 @@
 """perftest: the parser of its tables."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.bench.perftest import TESTS, check_peer, parse_perftest
+from gpufleet.bench.perftest import TESTS, RdmaTest, check_peer, parse_perftest
 from gpufleet.model.errors import WireError
 
+DATA = Path(__file__).parents[1] / "data" / "bench"
 BANDWIDTH, LATENCY = TESTS
 RULE = "-" * 87
 WRITE_BW = f"""{RULE}
@@ -40,6 +43,18 @@ def test_latency_is_in_seconds() -> None:
         "rdma_write_latency": pytest.approx(1.79e-6),
         "rdma_write_latency_p99": pytest.approx(1.95e-6),
     }
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        (BANDWIDTH, {"rdma_write_bandwidth": 0.36e9 / 8}),
+        (LATENCY, {"rdma_write_latency": 4022.91e-6, "rdma_write_latency_p99": 9819.75e-6}),
+    ],
+)
+def test_recorded_output_of_soft_roce_is_parsed(test: RdmaTest, expected: dict[str, float]) -> None:
+    recorded = (DATA / f"{test.program}-6.06-rxe.txt").read_bytes()
+    assert parse_perftest(recorded, test) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Captures of a guest through the restricted key of a real sshd: content, refusals, RDMA peers, and hostile guests."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,13 @@ import pytest
 
 from gpufleet.bench.document import MAX_BYTES
 from gpufleet.channels.guest_shell.shell import script
+from gpufleet.holders.kubernetes.resources import VIRTUAL_MACHINE_INSTANCES
+from tests.fakes.kube_api import FakeKubeApi
+from tests.holders.kubevirt.objects import NODE, vmi_object
+from tests.holders.kubevirt.objects import UID as VMI_UID
 from tests.support.command import Done, gpufleet
 from tests.support.hostile import CONTROLS
+from tests.support.kube_objects import VMI_KIND, key_of
 from tests.support.sshd import USER, Guest
 
 pytestmark = pytest.mark.system
@@ -159,6 +165,34 @@ def test_guest_that_cannot_be_captured_is_an_error(capturing: Capturing, argumen
     done = capturing.run(*arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert list((capturing.folder / "out").glob("*.json")) == []
+
+
+@pytest.mark.parametrize(("annotation", "code"), [("ssh", 0), ("dcgm-vsock", 1), (None, 2)])
+async def test_guest_of_kubevirt_is_captured_over_ssh(capturing: Capturing, annotation: str | None, code: int) -> None:
+    async with FakeKubeApi() as api:
+        api.serve(VMI_KIND)
+        api.put(key_of(VIRTUAL_MACHINE_INSTANCES), vmi_object("vm-7", annotation=annotation, address="127.0.0.1"))
+        capturing.config.write_text(
+            f"""state = "{capturing.folder / "state"}"
+[readers.host]
+k8s_node_name = "{NODE}"
+[kubevirt]
+enabled = true
+kubeconfig = "{api.kubeconfig(capturing.folder)}"
+networks = ["127.0.0.0/8"]
+[kubevirt.ssh]
+key_file = "{capturing.guest.key_file}"
+user = "{USER}"
+port = {capturing.guest.port}
+"""
+        )
+        done = await asyncio.to_thread(capturing.run, "--guest", "ml/vm-7")
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        found = Document(json.loads(done.stdout))
+        assert (found.machine["name"], found.machine["system_uuid"]) == ("ml/vm-7", VMI_UID)
+        assert found.machine["source"] == "slice_guest"
+        assert found.facts["nvidia_gpus"]["value"] == 1
 
 
 ENDLESS = "#!/bin/sh\nexec yes '[{]}'\n"

@@ -51,6 +51,7 @@ class VirtualMachine:
         host_key: SSH host key, as `kind base64`.
         key_file: private key that logs in as root.
         files: name to mode and content of the files of the next boot.
+        disk: image of a disk of the next boot, or None.
     """
 
     def __init__(self, name: str = "guest-a", *, cid: int = 42, gpus: int = 2) -> None:
@@ -77,6 +78,7 @@ class VirtualMachine:
             "root/.ssh/authorized_keys": (0o600, login),
             "usr/local/libexec/gpufleet-guest": (0o755, script().encode()),
         }
+        self.disk: Path | None = None
         self.become(name, gpus=gpus)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._control: socket.socket | None = None
@@ -186,6 +188,8 @@ class VirtualMachine:
             path = f"socket,id={id_},path={self.folder / id_},server=on,wait=off"
             return ["-chardev", path, "-device", f"virtserialport,chardev={id_},name={name}"]
 
+        disk = [] if self.disk is None else ["-drive", f"file={self.disk},format=raw,if=none,id=disk"]
+        disk += ["-device", "virtio-blk-pci,drive=disk"] if disk else []
         share = Path(str(peers.find("qemu-system-x86_64"))).parents[1] / "share"
         return [
             *("-L", str(share / "qemu"), "-L", str(share / "seabios")),
@@ -203,6 +207,7 @@ class VirtualMachine:
             *("-mon", "chardev=qmp,mode=control"),
             *("-chardev", f"socket,id=vhost,path={self.folder / 'vhost'}"),
             *("-device", "vhost-user-vsock-pci,chardev=vhost"),
+            *disk,
         ]
 
 

@@ -29,13 +29,13 @@ CONFIG = AgentConfig(guests=(ONE, TWO, OTHER))
     ("name", "found"), [("train-0", ONE), ("ml/train-0", ONE), ("slice-1", ONE), (TWO.uid, TWO), ("dev/train-1", OTHER)]
 )
 async def test_guest_is_found_by_each_of_its_names(name: str, found: GuestConfig) -> None:
-    assert await find_guest(CONFIG, name) == found
+    assert await find_guest(CONFIG, name, SystemClock()) == found
 
 
 @pytest.mark.parametrize("name", ["train-1", "train", "", "other"])
 async def test_unknown_and_ambiguous_names_are_errors(name: str) -> None:
     with pytest.raises(ConfigError):
-        await find_guest(CONFIG, name)
+        await find_guest(CONFIG, name, SystemClock())
 
 
 async def test_guest_without_a_shell_cannot_be_opened(tmp_path: Path) -> None:

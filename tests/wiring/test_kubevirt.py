@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
+from gpufleet.config.guests import DcgmChannel, GuestConfig
 from gpufleet.config.load import resolve
 from gpufleet.holders.kubernetes.resources import VIRTUAL_MACHINE_INSTANCES
 from gpufleet.model.errors import ConfigError
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.agent import running_agent
+from gpufleet.wiring.guests import find_guest
 from gpufleet.wiring.kubevirt import node_name
 from gpufleet.wiring.validation import check_agent
 from tests.fakes.kube_api import FakeKubeApi, Rule
@@ -66,6 +69,36 @@ async def test_list_and_watch_of_machines_is_enough(tmp_path: Path, rules: tuple
     assert [(one["machine"]["name"], one["excluded"]) for one in guests] == ([("ml/train-0", True)] if rules else [])
     assert {method for method, _, _ in api.requests} == {"GET"}
     assert {path for _, path, _ in api.requests} == {"/apis/kubevirt.io/v1/virtualmachineinstances"}
+
+
+async def test_guest_is_found_for_a_capture_by_its_names(tmp_path: Path) -> None:
+    async with FakeKubeApi() as api:
+        api.serve(VMI_KIND)
+        api.put(VMI_KEY, vmi_object())
+        api.put(VMI_KEY, vmi_object("private", uid=UID[:-1] + "2", cid=43, annotation=None))
+        api.put(VMI_KEY, vmi_object("elsewhere", uid=UID[:-1] + "3", cid=44, node="gpu-2"))
+        api.tokens["agent"] = (LIST_WATCH,)
+        config = agent_config(tmp_path, api.kubeconfig(tmp_path, "agent"))
+        for name in ("train-0", "ml/train-0", UID):
+            assert (await find_guest(config, name, SystemClock())).uid == UID
+        for name in ("private", "elsewhere", "other"):  # without consent, on another node, unknown
+            with pytest.raises(ConfigError):
+                await find_guest(config, name, SystemClock())
+
+
+async def test_api_server_that_rejects_is_named_by_a_capture(tmp_path: Path) -> None:
+    async with FakeKubeApi() as api:
+        api.serve(VMI_KIND)
+        api.tokens["agent"] = ()
+        with pytest.raises(ConfigError, match="forbidden"):
+            await find_guest(agent_config(tmp_path, api.kubeconfig(tmp_path, "agent")), "train-0", SystemClock())
+
+
+async def test_configured_guest_needs_no_api_server(tmp_path: Path) -> None:
+    channel = DcgmChannel(address="vsock://42:5555")
+    own = GuestConfig(name="train-0", namespace="ml", vm_uuid=UID, channels=(channel,))
+    config = msgspec.structs.replace(agent_config(tmp_path, tmp_path / "missing"), guests=(own,))
+    assert await find_guest(config, "train-0", SystemClock()) == own
 
 
 def test_missing_kubeconfig_is_found_by_validate(tmp_path: Path) -> None:

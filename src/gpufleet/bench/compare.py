@@ -3,13 +3,14 @@
 import enum
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.bench.bootstrap import MIN_REPEATS, Interval, median_interval
 from gpufleet.bench.document import BenchmarkDocument
 from gpufleet.model.errors import GpufleetError
+from gpufleet.model.text import bounded
 from gpufleet.probe.facts import FACTS
 from gpufleet.probe.measurements import describe
 from gpufleet.probe.records import Better, MeasuredUnit, Measurement, Statistics
@@ -18,6 +19,9 @@ EMULATORS = ("qemu",)
 """Values of `host_virtualization` that mean emulation: QEMU without a hardware accelerator."""
 
 MAX_CAPTURES = 26
+
+MAX_SHOWN = 2000
+"""Maximum length of a differing fact's text: a forged capture can have thousands of values."""
 
 
 class ComparisonError(GpufleetError):
@@ -143,15 +147,19 @@ def differing_facts(documents: dict[str, BenchmarkDocument]) -> tuple[DifferingF
     for name, kind in FACTS.items():
         values = {letter: _fact_text(document, name) for letter, document in documents.items()}
         if kind.compared and len(set(values.values())) > 1:
-            found.append(DifferingFact(name=name, help=kind.help, values=values))
+            found.append(DifferingFact(name=name, help=kind.help, values=_cut(values)))
     for label in sorted({label for document in documents.values() for label in document.labels}):
         values = {letter: document.labels.get(label, "unset") for letter, document in documents.items()}
         if len(set(values.values())) > 1:
             found.append(DifferingFact(name=f"label {label}", help="label of the capture", values=values))
     targets = {letter: _targets(document) for letter, document in documents.items()}
     if len(set(targets.values())) > 1:
-        found.append(DifferingFact(name="targets", help="file, device or peer of the workloads", values=targets))
+        found.append(DifferingFact(name="targets", help="file, device or peer of the workloads", values=_cut(targets)))
     return tuple(found)
+
+
+def _cut(texts: Mapping[str, str]) -> dict[str, str]:
+    return {letter: bounded(text, MAX_SHOWN) for letter, text in texts.items()}
 
 
 def obstacle_of(first: Measurement, other: Measurement) -> str | None:

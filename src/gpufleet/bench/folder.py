@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -78,10 +80,14 @@ def read_capture(path: Path) -> LoadedCapture:
     """Read a capture. If its folder has a digest for it, the digest must match.
 
     Raises:
-        CaptureFileError: if it is not a readable regular file, not a capture, or was changed.
+        CaptureFileError: if it is not a readable regular file, not a capture, or was changed, or if the digests of its
+            folder cannot be read.
     """
+    return _load(path, _digests(path.parent))
+
+
+def _load(path: Path, digests: Mapping[str, set[str]]) -> LoadedCapture:
     content = _read(path)
-    digests = _digests(path.parent)
     if path.name in digests and hashlib.sha256(content).hexdigest() not in digests[path.name]:
         raise CaptureFileError(f"{path}: the file was changed: its digest is not that of {DIGESTS}")
     try:
@@ -93,10 +99,10 @@ def read_capture(path: Path) -> LoadedCapture:
 
 
 def read_folder(folder: Path) -> tuple[list[LoadedCapture], list[str]]:
-    """Read all captures of a folder, sorted by name; return them and a message for each unusable file.
+    """Read all captures of a folder, sorted by name; return them without facts, and a message for each unusable file.
 
     Raises:
-        CaptureFileError: if the folder cannot be read, or has too many files.
+        CaptureFileError: if the folder or its digests cannot be read, or if it has too many files.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and not path.name.startswith("."))
@@ -109,20 +115,31 @@ def read_folder(folder: Path) -> tuple[list[LoadedCapture], list[str]]:
     listed = _digests(folder)
     for path in paths:
         try:
-            captures.append(read_capture(path))
+            found = _load(path, listed)
         except CaptureFileError as error:
             problems.append(str(error))
             continue
+        captures.append(LoadedCapture(found.file, msgspec.structs.replace(found.document, facts=())))
         if path.name not in listed:
             problems.append(f"{path}: {DIGESTS} has no digest of it")
     return captures, problems
 
 
 def _append_digest(folder: Path, name: str, content: bytes) -> None:
-    """Append one line in one write, so that lines of concurrent captures do not mix."""
+    """Append one line in one write, so that lines of concurrent captures do not mix.
+
+    Raises:
+        CaptureFileError: if the file is a link to another file, or not a regular file. Others can write to a folder
+            such as `/tmp/captures`, and a capture often runs as root.
+    """
     line = f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode()
-    descriptor = os.open(folder / DIGESTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    path = folder / DIGESTS
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
     try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+            raise CaptureFileError(f"{path}: not a regular file with a single name: remove it")
         os.write(descriptor, line)
         os.fsync(descriptor)
     finally:
@@ -131,9 +148,8 @@ def _append_digest(folder: Path, name: str, content: bytes) -> None:
 
 def _digests(folder: Path) -> dict[str, set[str]]:
     """Return file name to digests. A crash can leave a line without a file, whose name is then used again."""
-    content = b""
-    with contextlib.suppress(CaptureFileError):
-        content = _read(folder / DIGESTS, MAX_DIGESTS_BYTES)
+    path = folder / DIGESTS
+    content = _read(path, MAX_DIGESTS_BYTES) if os.path.lexists(path) else b""
     found: dict[str, set[str]] = {}
     for line in content.decode("utf-8", errors="replace").splitlines():
         if (row := _DIGEST.fullmatch(line)) is not None:

@@ -71,7 +71,8 @@ async def _open_guest(name: str, config: "AgentConfig") -> AsyncIterator["Opened
     from gpufleet.runtime import SystemClock
     from gpufleet.wiring.guests import find_guest, open_guest
 
-    opened = await open_guest(await find_guest(config, name), config.folder / "host_keys", SystemClock())
+    clock = SystemClock()
+    opened = await open_guest(await find_guest(config, name, clock), config.folder / "host_keys", clock)
     try:
         yield opened
     finally:

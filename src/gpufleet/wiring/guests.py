@@ -1,6 +1,6 @@
 """Construction of the access paths into a virtual machine. A new kind of channel adds a function here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from gpufleet.model.text import bounded
 from gpufleet.model.view import Side
 from gpufleet.ports.channel import Dialer
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.guests import GuestDetails, GuestSource
+from gpufleet.ports.guests import GuestDetails, GuestListing, GuestSource
 from gpufleet.ports.reader import Reader
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.readers.host import HostReader
@@ -167,34 +167,45 @@ class OpenedGuest(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
 
-async def find_guest(config: AgentConfig, name: str) -> GuestConfig:
-    """Return a virtual machine of the agent's sources, except KubeVirt.
+async def find_guest(config: AgentConfig, name: str, clock: Clock) -> GuestConfig:
+    """Return a virtual machine of the agent's sources. KubeVirt is used only if no other source has it.
 
     Args:
         config: of the agent.
         name: name, namespace and name, UUID or allocation of the virtual machine.
+        clock: monotonic time.
 
     Raises:
         ConfigError: if there is no such virtual machine or more than one, or its user does not permit connections.
     """
-    found: dict[str, GuestConfig] = {}
-    problems: list[str] = []
-    for source in make_guest_sources(config):
-        listing = await source.list_guests()
-        problems += listing.problems.values()
-        for label, guest in listing.guests.items():
-            unread = listing.details.get(label, GuestDetails()).unread
-            if name and name in (guest.title, guest.name, guest.uid, guest.allocation) and guest.uid not in found:
-                if unread is not None:
-                    raise ConfigError("guests", "", f"{guest.title} is not read: {unread.detail}")
-                found[guest.uid] = guest
+    listings = [await source.list_guests() for source in make_guest_sources(config)]
+    found = _named(listings, name)
+    if not found and config.kubevirt.enabled:
+        from gpufleet.wiring.kubevirt import list_guests_once  # loads the client of Kubernetes
+
+        listings.append(await list_guests_once(config, clock))
+        found = _named(listings[-1:], name)
     if not found:
+        problems = [problem for listing in listings for problem in listing.problems.values()]
         more = f" (problems: {'; '.join(problems[:3])})" if problems else ""
         raise ConfigError("guests", "", f"no virtual machine {bounded(name, 200)!r}{more}")
     if len(found) > 1:
         listed = ", ".join(f"{guest.title} {guest.uid}" for guest in found.values())
         raise ConfigError("guests", "", f"{bounded(name, 200)!r} is not unique, give the UUID: {bounded(listed, 1000)}")
     return next(iter(found.values()))
+
+
+def _named(listings: Iterable[GuestListing], name: str) -> dict[str, GuestConfig]:
+    """Return the virtual machines with a name, by UID. Raises ConfigError if one must not be read."""
+    found: dict[str, GuestConfig] = {}
+    for listing in listings:
+        for label, guest in listing.guests.items():
+            if name and name in (guest.title, guest.name, guest.uid, guest.allocation) and guest.uid not in found:
+                unread = listing.details.get(label, GuestDetails()).unread
+                if unread is not None:
+                    raise ConfigError("guests", "", f"{guest.title} is not read: {unread.detail}")
+                found[guest.uid] = guest
+    return found
 
 
 async def open_guest(guest: GuestConfig, pins: Path, clock: Clock) -> OpenedGuest:

@@ -1,5 +1,6 @@
 """Construction of the discovery of KubeVirt's virtual machines."""
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
@@ -21,9 +22,11 @@ from gpufleet.holders.kubernetes.resources import VIRTUAL_MACHINE_INSTANCES
 from gpufleet.holders.kubevirt.parse import NodeVmi, complete_vmi
 from gpufleet.holders.kubevirt.source import KubevirtSource
 from gpufleet.model.errors import ConfigError
+from gpufleet.model.kubernetes import CopyState
 from gpufleet.ports.channel import Dialer
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.cluster import ResourceCopy
+from gpufleet.ports.guests import GuestListing
 from gpufleet.ports.vsock import VsockConnector
 from gpufleet.wiring.readers import kubernetes_node
 
@@ -32,6 +35,11 @@ NODE_LABEL = "kubevirt.io/nodeName"
 
 MAX_VMIS = 1_024
 """Maximum virtual machines with devices on a node."""
+
+LIST_SECONDS = 15.0
+"""Time limit of a single list, for a command."""
+
+POLL_SECONDS = 0.02
 
 _VSOCK = "vsock://"
 
@@ -87,6 +95,27 @@ def node_name(config: AgentConfig, environment: Mapping[str, str]) -> str:
         reason = "must be set with [kubevirt]; in a pod, NODE_NAME from spec.nodeName can be set instead"
         raise ConfigError("configuration", "readers.host.k8s_node_name", reason)
     return name
+
+
+async def list_guests_once(config: AgentConfig, clock: Clock) -> GuestListing:
+    """Return the virtual machines of this node by one list of the API server, or the reason why it gave none.
+
+    Raises:
+        ConfigError: as `open_kubevirt`.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        kubevirt = open_kubevirt(config, clock, stack)
+        running = asyncio.create_task(kubevirt.run(), name="list of virtual machines")
+        deadline = clock.monotonic() + LIST_SECONDS
+        try:
+            while kubevirt.copy.status.state is CopyState.STARTING and clock.monotonic() < deadline:
+                if kubevirt.copy.status.detail:
+                    break
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return await kubevirt.source.list_guests()
 
 
 def make_copy(config: AgentConfig, connection: ApiConnection, node: str, clock: Clock) -> ResourceMirror[NodeVmi]:
