@@ -7,7 +7,14 @@ import msgspec
 import pytest
 
 from gpufleet.cli.fetch import HttpError
-from gpufleet.cli.finding_changes import MAX_BACKOFF_SECONDS, OVERLAP, FindingChanges, watch_findings
+from gpufleet.cli.finding_changes import (
+    LATE_EVERY,
+    LATE_OVERLAP,
+    MAX_BACKOFF_SECONDS,
+    OVERLAP,
+    FindingChanges,
+    watch_findings,
+)
 from gpufleet.cli.options import CommandError
 from gpufleet.cli.query.findings import evaluation_text
 from gpufleet.hub.query.finding_records import finding_record
@@ -49,7 +56,7 @@ def summaries(lines: Sequence[str]) -> list[str]:
 
 
 def test_each_change_is_reported_once() -> None:
-    changes = FindingChanges(page(0, record(1, -60), record(2, -30)))
+    changes = FindingChanges(page(0, record(1, -60), record(2, -30)), page(0))
     critical = record(2, -30, severity=Severity.CRITICAL)
     assert summaries(list(changes.next(page(10, record(3, 5), record(1, -60, 8), critical)))) == [
         "escalated 2",
@@ -61,24 +68,49 @@ def test_each_change_is_reported_once() -> None:
 
 
 def test_finding_that_opens_and_closes_between_lists_is_reported() -> None:
-    changes = FindingChanges(page(0))
+    changes = FindingChanges(page(0), page(0))
     assert summaries(list(changes.next(page(100, record(1, 10, 20))))) == ["opened 1", "closed 1"]
     assert list(changes.next(page(110, record(1, 10, 20)))) == []
 
 
 def test_past_findings_of_the_overlap_are_no_changes() -> None:
-    changes = FindingChanges(page(0))
+    changes = FindingChanges(page(0), page(0, record(1, -100, -50)))
     assert list(changes.next(page(10, record(1, -100, -50)))) == []
 
 
+def test_finding_of_late_data_is_reported_with_its_own_times() -> None:
+    changes = FindingChanges(page(0), page(0))
+    late = record(1, -7200, -3600)
+    assert summaries(list(changes.next(page(10, late)))) == ["opened 1", "closed 1"]
+    assert list(changes.next(page(20))) == []
+    assert list(changes.next(page(30, late))) == []
+
+
+def test_finding_that_closed_while_the_watch_began_is_reported() -> None:
+    changes = FindingChanges(page(0, record(1, -60)), page(0, record(1, -60, 0), record(2, 0)))
+    again = page(10, record(1, -60, 0), record(2, 0))
+    assert summaries(list(changes.next(again))) == ["closed 1", "opened 2"]
+
+
+def test_watch_lists_the_findings_of_late_data_at_intervals() -> None:
+    late, after = record(1, -7200, -3600), int(LATE_EVERY.total_seconds())
+    pages = [page(0), page(0), page(10), page(after), page(after + 10, late), page(after + 20)]
+    fetch, requested = scripted(*pages)
+    lines = list[str]()
+    watch_findings(fetch, 10, Clockwork(4), lines.append, lambda _: None)
+    starts = [page(0).at - LATE_OVERLAP, page(0).at - OVERLAP, page(10).at - OVERLAP]
+    assert requested == [None, *starts, page(after).at - LATE_OVERLAP, page(after + 10).at - OVERLAP]
+    assert summaries(lines) == ["opened 1", "closed 1"]
+
+
 def test_finding_that_was_stored_late_is_reported() -> None:
-    changes = FindingChanges(page(0))
+    changes = FindingChanges(page(0), page(0))
     assert summaries(list(changes.next(page(10, record(1, -2))))) == ["opened 1"]
 
 
 def test_line_has_time_rule_subject_evidence_and_id() -> None:
     one = record(1, 5)
-    (line,) = FindingChanges(page(0)).next(page(10, one))
+    (line,) = FindingChanges(page(0), page(0)).next(page(10, one))
     assert line == (f"2023-11-14 22:13:25Z opened warning gpu.lost node-a/GPU-1 in west (lost=1?[2J) {one.id[:8]}")
 
 
@@ -112,7 +144,7 @@ def scripted(*answers: FindingPage | Exception) -> tuple[Callable[[dt.datetime |
 def test_watch_backs_off_while_the_hub_is_away_and_misses_nothing() -> None:
     away = CommandError("cannot query")
     answers: list[FindingPage | Exception] = [
-        page(0),
+        *[page(0)] * 2,
         *[away] * 4,
         HttpError("busy", 503),
         page(900, record(1, 5), record(2, 6, 50)),
@@ -122,28 +154,34 @@ def test_watch_backs_off_while_the_hub_is_away_and_misses_nothing() -> None:
     waits, lines, notes = Clockwork(7), list[str](), list[str]()
     watch_findings(fetch, 10, waits, lines.append, notes.append)
     assert waits.seconds == [10, 20, 40, MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, 10, 10]
-    assert set(requested[1:7]) == {page(0).at - OVERLAP}
+    assert set(requested[2:8]) == {page(0).at - OVERLAP}
     assert summaries(lines) == ["opened 1", "opened 2", "closed 2"]
     assert len(notes) == 3  # the number of open findings, the outage, its end
 
 
 def test_old_evaluation_is_reported_once() -> None:
     pages = [msgspec.structs.replace(page(at), evaluation=evaluation(at, age)) for at, age in ((0, 300), (10, 310))]
-    fetch, _ = scripted(*pages, page(20), page(30))
+    fetch, _ = scripted(pages[0], *pages, page(20), page(30))
     notes = list[str]()
     watch_findings(fetch, 10, Clockwork(3), lambda _: None, notes.append)
     assert notes[1:] == [evaluation_text(one.evaluation) for one in (pages[0], page(20))]
 
 
 def test_long_interval_is_not_shortened_by_an_outage() -> None:
-    fetch, _ = scripted(page(0), CommandError("away"), page(300))
+    fetch, _ = scripted(page(0), page(0), CommandError("away"), page(300))
     waits = Clockwork(2)
     watch_findings(fetch, 120, waits, lambda _: None, lambda _: None)
     assert waits.seconds == [120, 120, 120]
 
 
 @pytest.mark.parametrize(
-    "answers", [[CommandError("away")], [page(0), HttpError("revoked", 401)], [page(0), HttpError("unknown", 400)]]
+    "answers",
+    [
+        [CommandError("away")],
+        [page(0), CommandError("away")],
+        [page(0), page(0), HttpError("revoked", 401)],
+        [page(0), page(0), HttpError("unknown", 400)],
+    ],
 )
 def test_first_failure_and_rejections_end_the_watch(answers: list[FindingPage | Exception]) -> None:
     fetch, _ = scripted(*answers)
@@ -153,5 +191,5 @@ def test_first_failure_and_rejections_end_the_watch(answers: list[FindingPage | 
 
 def test_hostile_names_do_not_control_the_terminal() -> None:
     hostile = msgspec.structs.replace(record(1, 5), node="\x1b]0;owned\x07\u202e")
-    (line,) = FindingChanges(page(0)).next(page(10, hostile))
+    (line,) = FindingChanges(page(0), page(0)).next(page(10, hostile))
     assert line.isprintable()

@@ -18,7 +18,7 @@ from gpufleet.fleet.rules.xids import COLUMN_OF_ACTION, XidFacts
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.finding import RuleScope, Severity
 from gpufleet.model.xid import XIDS, XidAction
-from gpufleet.simulate.fleet.rule_faults import simulations
+from gpufleet.simulate.fleet.rule_faults import outage_times, simulations
 from tests.support.fleet_facts import WORKING
 
 Facts = Mapping[str, float | None]
@@ -299,7 +299,7 @@ def test_every_input_is_described_and_used() -> None:
 
 
 def test_reference_page_has_every_rule_and_threshold() -> None:
-    page = render_findings_reference(simulations())
+    page = render_findings_reference(simulations(), outage_times())
     assert [rule.id for rule in RULES if f"### {rule.id}\n" not in page] == []
     assert [one.name for rule in RULES for one in rule.thresholds if f"- `{one.name}`, by default" not in page] == []
 

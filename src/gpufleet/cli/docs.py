@@ -11,7 +11,7 @@ from gpufleet.fleet.contract.reference import render_contract
 from gpufleet.fleet.rules.reference import render_findings_reference
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.rules.reference import render_rules_reference
-from gpufleet.simulate.fleet.rule_faults import simulations
+from gpufleet.simulate.fleet.rule_faults import outage_times, simulations
 from gpufleet.stores.clickhouse.sql.statement import FUNCTIONS
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 from gpufleet.wiring.contract import load_contract
@@ -25,7 +25,7 @@ def reference_pages() -> dict[str, str]:
         "sql.md": render_sql_reference(),
         "dialects.md": render_dialects_reference(),
         "rules.md": render_rules_reference(),
-        "findings.md": render_findings_reference(simulations()),
+        "findings.md": render_findings_reference(simulations(), outage_times()),
         "../contract.md": render_contract(load_contract()),  # not a reference page: it is read before an installation
         "benchmark.schema.json": json.dumps(benchmark_schema(), indent=2) + "\n",
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",

@@ -9,11 +9,20 @@ from gpufleet.cli.lookup import SHORT_FINDING_DIGITS
 from gpufleet.cli.options import CommandError
 from gpufleet.cli.query.findings import evaluation_text, evidence_text, subject_cell
 from gpufleet.model.api.findings import FindingPage, FindingRecord
-from gpufleet.model.finding import FindingState, Severity
+from gpufleet.model.finding import FindingState
 from gpufleet.model.text import printable
 
 OVERLAP = dt.timedelta(minutes=5)
 """Time before the previous list that is listed again: findings are stored after the instant of their evaluation."""
+
+LATE_OVERLAP = dt.timedelta(hours=36)
+"""Time before the previous list that is listed at intervals, for findings of late data.
+
+The hub judges at most the newest 24 h of a late interval, and up to 9 h after the data arrived.
+"""
+
+LATE_EVERY = dt.timedelta(minutes=5)
+"""Interval between these lists."""
 
 MAX_BACKOFF_SECONDS = 60.0
 
@@ -32,11 +41,12 @@ class Interrupted(Protocol):
 
 
 class FindingChanges:
-    """Changes between successive lists of findings. A finding of the first list is not a change."""
+    """Changes between successive lists of findings. A finding of the first lists is not a change."""
 
-    def __init__(self, first: FindingPage) -> None:
-        self._start = first.at
-        self._known = _states(first)
+    def __init__(self, first: FindingPage, past: FindingPage) -> None:
+        """Take the findings that are not closed, and a later list with those of the last `LATE_OVERLAP`."""
+        self._known = {one.id: one for one in past.items if one.state is FindingState.CLOSED}
+        self._known |= {one.id: one for one in first.items}
 
     def next(self, page: FindingPage) -> Iterator[str]:
         """Yield a line for each change since the previous list, oldest first."""
@@ -44,21 +54,22 @@ class FindingChanges:
         for one in page.items:
             before = self._known.get(one.id)
             is_closed = one.state is FindingState.CLOSED
-            if before is None and (not is_closed or one.opened_at > self._start):
+            if before is None:
                 found.append((one.opened_at, "opened", one))
-            elif before is not None and before[0] is not one.severity:
+            elif before.severity is not one.severity:
                 found.append((one.last, "escalated", one))
-            if is_closed and (one.opened_at > self._start if before is None else not before[1]):
+            if is_closed and (before is None or before.state is not FindingState.CLOSED):
                 assert one.closed_at is not None
                 found.append((one.closed_at, "closed", one))
-        self._known = _states(page)
+            self._known[one.id] = one
+        self._drop_before(page.at - LATE_OVERLAP)
         found.sort(key=lambda change: change[0])
         return (change_text(at, what, one) for at, what, one in found)
 
-
-def _states(page: FindingPage) -> dict[str, tuple[Severity, bool]]:
-    """Return the severity of each finding by id, and whether it is closed."""
-    return {one.id: (one.severity, one.state is FindingState.CLOSED) for one in page.items}
+    def _drop_before(self, start: dt.datetime) -> None:
+        """Drop the findings that closed before the start of every later list."""
+        every = self._known.items()
+        self._known = {id_: one for id_, one in every if one.closed_at is None or one.closed_at >= start}
 
 
 def change_text(at: dt.datetime, what: str, one: FindingRecord) -> str:
@@ -92,15 +103,17 @@ def watch_findings(
         CommandError: if the first request fails, or the hub rejects a later one.
     """
     page = fetch(None)
-    changes = FindingChanges(page)
+    past = fetch(page.at - LATE_OVERLAP)
+    changes, late_at = FindingChanges(page, past), page.at
     warn(f"open and unknown findings: {len(page.items)}; printing changes")
     is_current = page.evaluation.is_current
     if not is_current:
         warn(evaluation_text(page.evaluation))
     failures = 0
     while not interrupted.wait(min(interval_seconds * 2**failures, max(interval_seconds, MAX_BACKOFF_SECONDS))):
+        is_late_due = page.at - late_at >= LATE_EVERY
         try:
-            page = fetch(page.at - OVERLAP)
+            page = fetch(page.at - (LATE_OVERLAP if is_late_due else OVERLAP))
         except CommandError as error:
             if isinstance(error, HttpError) and error.status < SERVER_ERROR and error.status != TOO_MANY_REQUESTS:
                 raise
@@ -108,6 +121,7 @@ def watch_findings(
                 warn(f"{error}; retrying")
             failures = min(failures + 1, 10)
             continue
+        late_at = page.at if is_late_due else late_at
         if failures:
             warn("the hub responds again")
             failures = 0

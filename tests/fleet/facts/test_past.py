@@ -6,8 +6,10 @@ from pathlib import Path
 from gpufleet.fleet.facts.past import PAST_METRICS, PAST_RULES, STEP_SECONDS, PastInterval, Points, past_findings
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
+from gpufleet.model.event import EventKind
 from gpufleet.model.reading import Value
 from gpufleet.model.stored.findings import TransitionKind
+from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
 
 START, STEP = 1_795_000_000 * NANOS, STEP_SECONDS * NANOS
@@ -27,7 +29,7 @@ def series(
 
 def found(points: Points) -> list[tuple[str, str, TransitionKind, int]]:
     """Return rule, subject, kind and minute of each transition."""
-    transitions = past_findings(INTERVAL, points, THRESHOLDS)
+    transitions = past_findings(INTERVAL, points, THRESHOLDS, ())
     return [(one.finding.rule, one.finding.scope, one.kind, (one.at - START) // STEP) for one in transitions]
 
 
@@ -43,9 +45,9 @@ def test_passed_condition_has_a_finding_with_its_own_times() -> None:
         ("gpu.hung", subject, TransitionKind.OPENED, 32),  # after the pending time
         ("gpu.hung", subject, TransitionKind.CLOSED, 52),
     ]
-    (opened, closed) = past_findings(INTERVAL, points, THRESHOLDS)
+    (opened, closed) = past_findings(INTERVAL, points, THRESHOLDS, ())
     assert (opened.finding.id, opened.finding.evidence) == (closed.finding.id, {"hung": "1"})
-    assert past_findings(INTERVAL, points, THRESHOLDS) == [opened, closed]  # the same ids again
+    assert past_findings(INTERVAL, points, THRESHOLDS, ()) == [opened, closed]  # the same ids again
 
 
 def test_shorter_condition_has_no_finding() -> None:
@@ -72,9 +74,57 @@ def test_judged_rules_need_no_history_and_no_holders() -> None:
     judged = {one.id for one in PAST_RULES}
     assert all(f"`{one}`" in PAGE.read_text() for one in judged)
     assert {"gpu.lost", "gpu.hung", "gpu.row_remap_failed", "gpu.fabric_unhealthy", "gpu.pcie_degraded"} <= judged
-    assert not judged & {"gpu.frozen", "gpu.allocated_idle", "gpu.xid.reset", "gpu.throttled"}
+    assert not judged & {"gpu.frozen", "gpu.allocated_idle", "gpu.counter_reset", "gpu.throttled"}
     assert all("{" not in one for one in PAST_METRICS)
 
 
+def event(kind: EventKind, minute: float, view: str | None = GPU, code: int = 0) -> StoredEvent:
+    at = START + int(minute * STEP)
+    return StoredEvent(
+        id=at, cluster="east", machine="m1", view=view, at=at, kind=kind, code=code, attributes={}, received_at=at
+    )
+
+
+def of_events(*events: StoredEvent, boots: Iterable[float | None] = ()) -> list[tuple[str, str, TransitionKind, int]]:
+    """Return rule, subject, kind and minute of each transition, for two GPUs."""
+    points: dict[tuple[str | None, str], list[tuple[int, Value]]] = {}
+    for view in (GPU, OTHER):
+        points |= series(view, "gpu_state", ["ok"] * MINUTES)
+    points[None, "host_boot_timestamp_seconds"] = [
+        (START + at * STEP, START / NANOS + 60 * one) for at, one in enumerate(boots) if one is not None
+    ]
+    transitions = past_findings(INTERVAL, points, THRESHOLDS, events)
+    return [(one.finding.rule, one.finding.scope, one.kind, (one.at - START) // STEP) for one in transitions]
+
+
+def test_xid_until_a_reset_has_a_finding_with_its_code() -> None:
+    events = [event(EventKind.XID, 9.5, code=119), event(EventKind.GPU_RESET, 20.5)]
+    subject = f"east/m1/{GPU}"
+    assert of_events(*events) == [
+        ("gpu.xid.reset", subject, TransitionKind.OPENED, 10),
+        ("gpu.xid.reset", subject, TransitionKind.CLOSED, 23),
+    ]
+    points = series(GPU, "gpu_power_watts", [300.0] * MINUTES)
+    opened = past_findings(INTERVAL, points, THRESHOLDS, events)[0]
+    assert opened.finding.evidence == {"xid_codes": "119", "xids_reset": "1"}
+
+
+def test_boot_and_driver_of_the_machine_end_xids() -> None:
+    xids = [event(EventKind.XID, 9.5, code=119), event(EventKind.XID, 9.5, OTHER, 119)]
+    assert len(of_events(*xids, event(EventKind.DRIVER_LOADED, 20.5, None))) == 4
+    assert len(of_events(*xids, event(EventKind.GPU_RESET, 20.5))) == 2
+    assert len(of_events(*xids, boots=[-500.0] * 20 + [20.0] * 100)) == 4
+
+
+def test_xid_without_a_reset_is_left_to_the_present() -> None:
+    assert of_events(event(EventKind.XID, 9.5, code=119)) == []
+    assert of_events(event(EventKind.XID, 9.5, code=119), boots=[-500.0] * MINUTES) == []
+
+
+def test_xid_of_a_lost_gpu_is_a_lost_gpu() -> None:
+    found = of_events(event(EventKind.XID, 9.5, code=79), event(EventKind.DRIVER_LOADED, 20.5, None))
+    assert {(rule, kind) for rule, _, kind, _ in found} >= {("gpu.lost", kind) for kind in ("opened", "closed")}
+
+
 def test_machine_without_gpus_has_no_finding() -> None:
-    assert past_findings(INTERVAL, {(None, "gpu_state"): [(START, "hung")]}, THRESHOLDS) == []
+    assert past_findings(INTERVAL, {(None, "gpu_state"): [(START, "hung")]}, THRESHOLDS, ()) == []

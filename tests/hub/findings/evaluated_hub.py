@@ -15,11 +15,12 @@ from gpufleet.hub.findings.instant import InstantSource
 from gpufleet.hub.findings.late import LateReports, PastJudge
 from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.hub.findings.status import EvaluationStatus
+from gpufleet.hub.flush.flusher import Flusher
 from gpufleet.hub.liveness.senders import SenderReport
+from gpufleet.hub.query.allocations import AllocationQueries
+from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.records import CoverageCounter
-from gpufleet.hub.receive.counters import Counters
-from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import AllocationAnswer
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.finding import Finding
 from gpufleet.model.stored.findings import TransitionKind
@@ -33,6 +34,7 @@ class EvaluatedHub(FakeClockHub):
 
     Attributes:
         registered: registry of findings, which survives restarts.
+        claims, allocations: allocations, and their queries.
         is_caught_up: whether the store has the backlog of an earlier process.
     """
 
@@ -44,7 +46,8 @@ class EvaluatedHub(FakeClockHub):
     def open(self) -> None:
         """Start the hub and its evaluator with the state of its predecessor."""
         super().open()
-        self.status, self.claims, self.counters = EvaluationStatus(60), Claims(()), Counters()
+        self.status, self.claims = EvaluationStatus(60), Claims(self.registry.allocations())
+        self.allocations = self._allocation_queries()
         self.boots, self.late = AgentBoots(), LateReports()
         gatherer = FactGatherer(
             registry=self.registry,
@@ -56,7 +59,7 @@ class EvaluatedHub(FakeClockHub):
             boots=self.boots,
             late=self.late,
             scan=MachineScan(self.store, self.clock),
-            allocations=AllocationTurns(_no_answer, self.claims, self.clock),
+            allocations=AllocationTurns(self.allocations.answer, self.claims, self.clock),
             clock=self.clock,
             stale_after_seconds=120,
         )
@@ -83,6 +86,34 @@ class EvaluatedHub(FakeClockHub):
             is_caught_up=lambda: self.is_caught_up,
             interval_seconds=60,
         )
+
+    def _allocation_queries(self) -> AllocationQueries:
+        return AllocationQueries(
+            registry=self.registry,
+            store=self.store,
+            claims=self.claims,
+            lookup=MachineLookup(registry=self.registry, store=self.store, claims=self.claims, clock=self.clock),
+            turns=GuestTurns(store=self.store, clock=self.clock, stale_after_seconds=120),
+            executor=QueryExecutor(self.threads),
+            clock=self.clock,
+            clusters=self.configured,
+            stale_after_seconds=120,
+        )
+
+    async def flush(self) -> None:
+        """Write the log to the store, as the hub does when it stops: failures are counted."""
+        flusher = Flusher(
+            wal=self.wal,
+            writer=self.writer,
+            thread=self.threads,
+            counters=self.counters,
+            clock=self.clock,
+            interval_seconds=0,
+            max_records=10_000,
+            max_bytes=1 << 26,
+        )
+        flusher.stop()
+        await flusher.run()
 
     def note_report(self, report: SenderReport) -> None:
         """Record an accepted batch."""
@@ -119,7 +150,3 @@ class EvaluatedHub(FakeClockHub):
         """Return the transitions of a rule in the registry."""
         found = self.registered.finding_transitions(0, 10_000)
         return [one.transition.kind for one in found if one.transition.finding.rule == rule]
-
-
-def _no_answer(allocation: Allocation) -> AllocationAnswer:
-    raise StoreError(f"no answer for {allocation.id}")

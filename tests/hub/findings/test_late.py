@@ -48,6 +48,22 @@ async def test_condition_that_has_passed_is_found_when_its_data_arrives(tmp_path
         play.hub.end()
 
 
+async def test_xid_that_a_boot_ended_is_found_when_its_data_arrives(tmp_path: Path) -> None:
+    play = await play_minutes(tmp_path, f"xid=119@+4m:c1/n1/g0,node-reboot@+8m/1m:c1/n1,{CUT_OFF}", 24)
+    try:
+        assert openings(play, "gpu.xid.reset") == [(TransitionKind.OPENED, 5), (TransitionKind.CLOSED, 12)]
+    finally:
+        play.hub.end()
+
+
+async def test_xid_without_a_reset_is_found_when_its_data_arrives(tmp_path: Path) -> None:
+    play = await play_minutes(tmp_path, f"xid=119@+4m:c1/n1/g0,{CUT_OFF}", 24)
+    try:
+        assert openings(play, "gpu.xid.reset") == [(TransitionKind.OPENED, 21)]
+    finally:
+        play.hub.end()
+
+
 async def test_condition_that_was_found_in_time_has_one_finding(tmp_path: Path) -> None:
     play = await play_minutes(tmp_path, "gpu-hung@+2m/8m:c1/n1/g0,backfill@+13m/6m:c1/n1", 26)
     try:

@@ -9,8 +9,12 @@ import pytest
 
 from gpufleet.fleet.rules.rule import PENDING, Thresholds
 from gpufleet.fleet.rules.table import RULES, RULES_BY_ID
+from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
+from gpufleet.model.machine import MachineKind
+from gpufleet.simulate.fleet.random_values import uuid_of
 from gpufleet.simulate.fleet.rule_faults import (
     DETECTION_MINUTES,
+    GPUS,
     RULE_FAULTS,
     expected_findings,
     fleet_size,
@@ -43,6 +47,18 @@ def saved_minutes(rule: str) -> float:
     return (RULES_BY_ID[rule].pending_seconds - SHORT_SECONDS) / 60 if rule in SHORTENED else 0
 
 
+async def allocate(play: Play, rule: str) -> None:
+    """Store the allocation that the fault of a rule needs, once its machine is known."""
+    cluster, node = play.fleet.cluster_ids()[0], play.agents[0].node
+    target, kind = Target(cluster=cluster, machine=node.name), AllocationKind.BARE_METAL
+    if rule == "allocation.unavailable":
+        every = play.hub.registry.machines(cluster, after=None, limit=100)
+        guest = min(one.machine.name for one in every if one.machine.kind is MachineKind.GUEST)
+        target, kind = Target(cluster=cluster, vm_uuid=uuid_of(guest)), AllocationKind.GPU_SLICE
+    expected = {"any": GPUS if kind is AllocationKind.BARE_METAL else GPUS // 2}
+    await play.hub.allocations.put("job", AllocationSpec(kind=kind, target=target, tenant="red", expected=expected))
+
+
 @pytest.mark.parametrize("rule", DETECTION_MINUTES)
 async def test_fault_opens_its_finding_in_time_and_no_other(rule: str, tmp_path: Path) -> None:
     play = Play(tmp_path, RULE_FAULTS[rule], fleet_size(rule), Thresholds(RULES, SHORTENED))
@@ -53,6 +69,8 @@ async def test_fault_opens_its_finding_in_time_and_no_other(rule: str, tmp_path:
     try:
         end = max(one.end for one in play.faults)
         while play.minute < MAX_MINUTES:
+            if play.minute == 1 and rule.startswith("allocation."):
+                await allocate(play, rule)
             is_open = rule in await play.pass_minute()
             if rule in play.opened and (rule in CLOSING_LATER or (not is_open and play.hub.clock.now_ns() > end)):
                 break

@@ -1,17 +1,20 @@
 """Judgement of an interval in the past whose readings arrived late: findings that opened and closed within it. Pure.
 
-Only rules about the values of a GPU at an instant are judged. Rules that need holders, other GPUs, events or a history
-are not: late events are judged with the newest ones, and a missing report cannot be missing afterwards.
+Rules about the values of a GPU at an instant are judged, and rules about its XIDs up to a reset. Rules that need
+holders, other GPUs or successive samples are not, and a missing report cannot be missing afterwards. XIDs without a
+reset are judged with the newest ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from gpufleet.fleet.facts import metrics
 from gpufleet.fleet.facts.conditions import STATES, fault_columns, state_columns
+from gpufleet.fleet.facts.events import FALLEN_OFF
 from gpufleet.fleet.facts.holders import GPU_PREFIX
+from gpufleet.fleet.facts.past_xids import past_xids
 from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import Judgement, RuleVerdicts, judge
@@ -19,12 +22,14 @@ from gpufleet.fleet.rules.logic import Column, equal
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.fleet.rules.tracker import Findings
+from gpufleet.fleet.rules.xids import COLUMN_OF_ACTION, XidFacts
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.device_state import LOST
 from gpufleet.model.finding import RuleScope
 from gpufleet.model.reading import Value
 from gpufleet.model.stored.findings import FindingTransition, TransitionKind
 from gpufleet.model.stored.readings import split_labelled
+from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
 
 STEP_SECONDS = 60
@@ -35,6 +40,7 @@ CURRENT_SECONDS = 120.0
 
 _VALUES = {name: metric for name, metric in metrics.NUMBERS.items() if not split_labelled(metric)[1]}
 _FAULTS = ("repair_pending", "fabric_unhealthy", "mig_mode_pending")
+_XIDS = {*filter(None, COLUMN_OF_ACTION.values()), "xids_most_repeated"}
 _STATES = ("lost", "reset_required", "hung", "unreadable", "recovery_needed")
 
 PAST_METRICS = (
@@ -43,13 +49,16 @@ PAST_METRICS = (
             *_VALUES.values(),
             *(metrics.STATE, metrics.RECOVERY, metrics.MIG_MODE, metrics.MIG_MODE_PENDING),
             *(*metrics.REPAIRS, metrics.FABRIC_STATUS, metrics.FABRIC_CONFIGURATION),
+            metrics.BOOTED_AT,
         )
     ),
 )
 """Metrics of the series that are judged."""
 
 PAST_RULES = tuple(
-    rule for rule in RULES if rule.scope is RuleScope.DEVICE and {*_VALUES, *_FAULTS, *_STATES}.issuperset(rule.inputs)
+    rule
+    for rule in RULES
+    if rule.scope is RuleScope.DEVICE and {*_VALUES, *_FAULTS, *_STATES, *_XIDS}.issuperset(rule.inputs)
 )
 """Rules that are judged."""
 
@@ -85,6 +94,16 @@ class PastReadings:
         self.steps = -(-(interval.end - interval.start) // (STEP_SECONDS * NANOS))
         self._start, self._points = interval.start, points
 
+    @property
+    def times(self) -> range:
+        """Time of each step, nanoseconds since 1970."""
+        step = STEP_SECONDS * NANOS
+        return range(self._start, self._start + self.steps * step, step)
+
+    def boots(self) -> set[int]:
+        """Return the times of the machine's boots, nanoseconds since 1970."""
+        return {int(float(value) * NANOS) for _, value in self._points.get((None, metrics.BOOTED_AT), ())}
+
     def value(self, metric: str) -> Column:
         """Return the value of each row, NaN for none."""
         cells = np.full((self.steps, len(self.views)), np.nan)
@@ -111,19 +130,31 @@ def _filled(cells: Column, valid: int) -> Column:
     return np.where((last >= 0) & (rows - last <= valid), found, np.nan)
 
 
-def past_findings(interval: PastInterval, points: Points, thresholds: Thresholds) -> list[FindingTransition]:
+def past_findings(
+    interval: PastInterval, points: Points, thresholds: Thresholds, events: Iterable[StoredEvent]
+) -> list[FindingTransition]:
     """Return the transitions of the findings that opened and closed within an interval, in order.
 
     Args:
         interval: the interval.
         points: series of the machine with `STEP_SECONDS`, from the start of the interval on.
         thresholds: of `RULES`.
+        events: events of the machine within the interval, of the kinds `PAST_EVENTS`.
     """
     readings = PastReadings(interval, points)
     if not readings.views:
         return []
     keys = [f"{interval.cluster}/{interval.machine}/{view}" for view in readings.views]
-    table = FactTable(RuleScope.DEVICE, range(readings.steps * len(keys)), _columns(readings))  # type: ignore[arg-type]
+    counts = past_xids(readings.views, readings.times, events, readings.boots())
+    xids = XidFacts(counts, np.ones(readings.steps * len(keys), bool))
+    columns = _columns(readings) | xids.columns
+    columns["lost"][[row for row, codes in counts.items() if FALLEN_OFF in codes]] = 1
+    table = FactTable(
+        RuleScope.DEVICE,
+        range(readings.steps * len(keys)),  # type: ignore[arg-type]
+        columns,
+        texts={"xid_codes": xids.codes},
+    )
     verdicts = judge(FleetFacts.of(table), PAST_RULES, thresholds, interval.start).verdicts
     firing = [one for one in verdicts.values() if len(one.firing)]
     tracker = Findings([one.rule for one in firing], thresholds)
@@ -146,7 +177,10 @@ def _judgement(interval: PastInterval, step: int, keys: list[str], verdicts: Seq
     """Return the judgement of a step from the verdicts about all steps."""
     rows = slice(step * len(keys), (step + 1) * len(keys))
     inputs = {name for one in verdicts for name in one.rule.inputs}
-    table = FactTable(RuleScope.DEVICE, keys, {name: verdicts[0].table.column(name)[rows] for name in inputs})
+    every = verdicts[0].table
+    codes = [every.text("xid_codes", row) for row in range(rows.start, rows.stop)]
+    columns = {name: every.column(name)[rows] for name in inputs}
+    table = FactTable(RuleScope.DEVICE, keys, columns, texts={"xid_codes": codes})
     of_step = {one.rule.id: one for one in _of_step(verdicts, rows, table)}
     return Judgement(interval.start + step * STEP_SECONDS * NANOS, FleetFacts.of(table), of_step)
 

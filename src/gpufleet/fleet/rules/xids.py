@@ -4,6 +4,7 @@ The actions are those of the dated table in `model/xid.py`. A code that is not i
 `gpu.xid.unclassified`: it is never ignored.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -67,16 +68,23 @@ class XidFacts:
             self._count(row, codes)
 
     def _count(self, row: int, codes: Mapping[int, int]) -> None:
+        numbers: Counter[str] = Counter()
+        fatal = most = 0
         for code, count in codes.items():
             entry = xid(code)
             name = COLUMN_OF_ACTION[entry.action]
             if name is not None:
-                self.columns[name][row] = np.nan_to_num(self.columns[name][row]) + count
+                numbers[name] += count
             if entry.action in FATAL_ACTIONS:
-                self.fatal[row] = np.nan_to_num(self.fatal[row]) + count
+                fatal += count
             if entry.cls is XidClass.APPLICATION and entry.action is XidAction.RESTART_APP:
-                most = self.columns["xids_most_repeated"]
-                most[row] = max(np.nan_to_num(most[row]), count)
+                most = max(most, count)
+        if most:
+            numbers["xids_most_repeated"] = most
+        for name, number in numbers.items():
+            self.columns[name][row] = number  # also if the XIDs of the GPU are not read otherwise
+        if fatal:
+            self.fatal[row] = fatal
         parts = [f"{code} x{count}" if count > 1 else str(code) for code, count in sorted(codes.items())]
         more = f" and {len(parts) - MAX_CODES} more" if len(parts) > MAX_CODES else ""
         self.codes[row] = ", ".join(parts[:MAX_CODES]) + more if parts else None

@@ -222,11 +222,18 @@ class FactGatherer:
     def _count_coverage(
         self, states: Sequence[ClusterState], instant: HubInstant, failures: PartFailures
     ) -> Mapping[str, Coverage]:
-        if instant.has_store:
+        if self._has_current_store(instant):
             retired = [machine.id for one in states for machine in one.machines.select(retired=True)]
             with failures.part(COVERAGE):
                 return {one.cluster: one for one in self._coverage.of(None, retired)}
         return {}
+
+    def _has_current_store(self, instant: HubInstant) -> bool:
+        """Return whether the store answers, and has all but the newest readings: these do not count as stale yet.
+
+        Otherwise the coverage is unknown, and allocations keep their answers until these expire.
+        """
+        return instant.has_store and instant.flush_lag_seconds < self._stale_after / 2
 
     def _contract_facts(
         self,
@@ -310,7 +317,7 @@ class FactGatherer:
     def _allocation_table(
         self, rows: Mapping[str, int], machines: FactTable, instant: HubInstant, failures: PartFailures
     ) -> FactTable:
-        if instant.has_store:
+        if self._has_current_store(instant):
             with failures.part(ALLOCATIONS):
                 self._allocations.take_turn()
         readings = [one for one in self._allocations.read() if one.cluster in rows]

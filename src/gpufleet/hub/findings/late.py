@@ -14,11 +14,13 @@ from gpufleet.fleet.facts.past import (
     Points,
     past_findings,
 )
+from gpufleet.fleet.facts.past_xids import PAST_EVENTS
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.hub.liveness.senders import SenderReport
 from gpufleet.model.finding import Finding
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.findings import FindingQuery, FindingTransition
+from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
 from gpufleet.model.time import NANOS
 from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.store import HistoryStore
@@ -40,6 +42,9 @@ MAX_PENDING = 10_000
 
 MACHINES_PER_TURN = 20
 """Maximum number of machines that are judged at a time."""
+
+MAX_EVENTS = 200
+"""Maximum number of events of a machine that are judged, the newest."""
 
 MAX_KNOWN = 1000
 """Maximum number of findings of a machine that are compared."""
@@ -135,7 +140,7 @@ class PastJudge:
         return found
 
     def _judge(self, interval: PastInterval) -> Sequence[FindingTransition]:
-        transitions = past_findings(interval, self._read(interval), self._thresholds)
+        transitions = past_findings(interval, self._read(interval), self._thresholds, self._events(interval))
         if not transitions:
             return ()
         query = FindingQuery(
@@ -165,6 +170,10 @@ class PastJudge:
             if points:
                 return points
         return {}
+
+    def _events(self, interval: PastInterval) -> Sequence[StoredEvent]:
+        span = EventSpan(cluster=interval.cluster, machine=interval.machine, start=interval.start, end=interval.end)
+        return self._store.events(EventQuery(spans=(span,), kinds=tuple(sorted(PAST_EVENTS)), limit=MAX_EVENTS))
 
 
 def _overlaps(one: Finding, other: Finding) -> bool:

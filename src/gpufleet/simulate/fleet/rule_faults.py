@@ -7,9 +7,11 @@ window of the rule.
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from gpufleet.fleet.rules.table import RULES_BY_ID
 from gpufleet.simulate.fleet.faults import FAULTS, FaultKind, FaultRow, parse_faults
+from gpufleet.simulate.fleet.hub_faults import HUB_FAULTS, HubFault
 
 CLUSTERS, NODES, GPUS = 1, 8, 4
 """Size of the fleet that most rules need: its nodes have every role."""
@@ -185,35 +187,38 @@ DETECTION_MINUTES: Mapping[str, int] = MappingProxyType(
         "gpu.xid.software": 1,
         "gpu.xid.unclassified": 1,
         "gpu.xid.application": 1,
+        "allocation.unavailable": 7,
+        "allocation.partial": 4,
     }
 )
 """Rule id to the minutes from the beginning of its fault to the opening of the finding, with evaluations each minute.
 
-Measured with agents that report every 30 s, by a test. The rules of the scope allocation are not among them.
+Measured with agents that report every 30 s, by a test.
 """
 
-_HUB = "a state of the hub itself: tests on the hub make it"
-_IMPORTS = "imports only: a batch of an agent has no names or series that the hub does not know"
 
-NOT_SIMULATED: Mapping[str, str] = MappingProxyType(
-    {
-        "hub.not_ingesting": _HUB,
-        "hub.outage": _HUB,
-        "hub.store_unreachable": _HUB,
-        "hub.registry_unreachable": _HUB,
-        "hub.flush_lag": _HUB,
-        "hub.flush_failing": _HUB,
-        "hub.log_filling": _HUB,
-        "hub.quarantine": _HUB,
-        "hub.task_restarts": _HUB,
-        "hub.rejecting": "agents of the fleet send valid batches only: tests on the hub send others",
-        "hub.schema_drift": _IMPORTS,
-        "hub.series_churn": _IMPORTS,
-        "cluster.machine_limit": "a limit of the hub: tests on the hub reach it",
-        "allocation.tenant_overlap": "two allocations of the registry overlap, whatever the fleet reports",
-    }
+class Outage(NamedTuple):
+    """Kind of missing, partial or stale data: its fault, and the rule whose finding opens after `minutes`."""
+
+    text: str
+    fault: str
+    rule: str
+    minutes: int
+
+
+OUTAGES = (
+    Outage("agent that stops", "node-off@+1m/40m:c1/n1", "node.missing", 3),
+    Outage("cluster without a connection to the hub", "backfill@+1m/40m:c2/n1", "cluster.stale", 5),
+    Outage("GPU that hangs", "gpu-hung@+1m/40m:c1/n3/g0", "gpu.hung", 3),
+    Outage("GPU that the driver no longer lists", "gpu-unlisted@+1m/40m:c1/n6/g0", "gpu.lost", 3),
+    Outage("GPU that is no longer on the PCI bus", "gpu-removed@+1m/40m:c1/n7/g1", "node.below_class_max", 5),
+    Outage("exporter that repeats old values of a busy GPU", "frozen-values@+1m/40m:c1/n2/g0", "gpu.frozen", 11),
+    Outage("exporter that repeats old values of an idle GPU", "frozen-values@+1m/40m:c1/n8/g0", "gpu.frozen", 31),
 )
-"""Rule id to the reason why no fault of the fleet shows the rule."""
+"""Outages that the hub reports within minutes with every default. Measured by a test, with reports every 30 s.
+
+The second cluster has one agent, which measures on but cannot reach the hub.
+"""
 
 
 def fleet_size(rule: str) -> tuple[int, int, int]:
@@ -222,13 +227,26 @@ def fleet_size(rule: str) -> tuple[int, int, int]:
 
 
 def simulations() -> Mapping[str, str]:
-    """Return the fault of each rule and the time that its finding takes, or why there is no fault, as Markdown."""
-    faults = {rule: f"`{fault}`{_opening(rule)}" for rule, fault in RULE_FAULTS.items()}
-    return {**faults, **{rule: f"none, {reason}" for rule, reason in NOT_SIMULATED.items()}}
+    """Return the fault of each rule and the times of its finding, as Markdown list items without the dash."""
+    shown = {
+        rule: f"Simulated fault: `{fault}`. The finding opens {DETECTION_MINUTES[rule]} min after the fault."
+        for rule, fault in RULE_FAULTS.items()
+    }
+    return {**shown, **{rule: _hub_fault_text(one) for rule, one in HUB_FAULTS.items()}}
 
 
-def _opening(rule: str) -> str:
-    return f". The finding opens {DETECTION_MINUTES[rule]} min after the fault." if rule in DETECTION_MINUTES else "."
+def outage_times() -> list[tuple[str, str, int]]:
+    """Return text, rule and minutes of each outage."""
+    return [(one.text, one.rule, one.minutes) for one in OUTAGES]
+
+
+def _hub_fault_text(fault: HubFault) -> str:
+    others = ", ".join(f"`{rule}`" for rule in fault.others)
+    also = f" The fault also opens {others}." if others else ""
+    return (
+        f"Fault on a test hub: {fault.text}. The finding opens {fault.opens} min after the fault, and closes "
+        f"{fault.closes} min after its end.{also}"
+    )
 
 
 def expected_findings(text: str) -> frozenset[str]:
