@@ -1,4 +1,4 @@
-"""`gpufleet contract`: shows the adoption contract; checks a file with one, a node, or a collector's permissions."""
+"""`gpufleet contract`: shows the adoption contract; checks a file, a node, a collector, or a cluster at a hub."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gpufleet.cli.options import Json
+from gpufleet.cli.fetch import Access, get
+from gpufleet.cli.options import HUB_URL, CaOption, Json, OptionError, TokenFileOption
 
 if TYPE_CHECKING:
     from gpufleet.doctor import CheckResult
@@ -19,7 +20,7 @@ contract_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Sh
 @contract_app.command()
 def lint(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="YAML file [default: the contract of this version].")
+        Path | None, typer.Argument(metavar="FILE", help="YAML file [default: the contract of this version].")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -82,11 +83,17 @@ def show(
 @contract_app.command()
 def check(
     place: Annotated[
-        Literal["node", "cluster"],
-        typer.Option("--on", help="Check this node, or the permissions of a cluster collector."),
+        Literal["node", "cluster", "hub"],
+        typer.Option(
+            "--on", help="Check this node, the permissions of a cluster collector, or a hub's verdict about CLUSTER."
+        ),
     ],
+    cluster: Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Cluster, with --on hub.")] = None,
     tier: Annotated[
-        int | None, typer.Option(min=0, max=4, help="Tier of the cluster [default: 3 on a node, 1 in a cluster].")
+        int | None,
+        typer.Option(
+            min=0, max=4, help="Tier of the cluster [default: 3 on a node, 1 in a cluster]; at a hub, tier to reach."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="Configuration of the agent or collector.")
@@ -94,12 +101,58 @@ def check(
     kubeconfig: Annotated[
         str | None, typer.Option(metavar="FILE", help="Credentials of the cluster [default: the service account].")
     ] = None,
+    hub: Annotated[str | None, typer.Option(metavar="URL", help=f"URL of the hub [default: {HUB_URL}].")] = None,
     json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
-    """Judge the items that are checked at a place, by the checks of `gpufleet doctor` there.
+    """Check a cluster by the contract.
 
-    Exits with 1 if a MUST item is not met. An item that could not be checked is unknown.
+    On a node and in a cluster: judges the items that are checked there, by the checks of `gpufleet doctor`. Exits
+    with 1 if a MUST item is not met. An item that could not be checked is unknown.
+
+    At a hub: shows its verdict about CLUSTER. Exits with 1 unless the cluster is visible, or with --tier unless it has
+    reached this tier.
     """
+    if place == "hub":
+        if cluster is None:
+            raise OptionError("CLUSTER", "is needed with --on hub: name the cluster")
+        if config is not None or kubeconfig is not None:
+            raise OptionError("--on", "hub takes neither --config nor --kubeconfig: leave them out")
+        _check_at_hub(cluster, hub or HUB_URL, tier, Access(token_file, ca), as_json=json)
+    elif cluster is not None or hub is not None:
+        raise OptionError("--on", f"{place} takes neither CLUSTER nor --hub: leave them out, or use --on hub")
+    else:
+        _check_at_place(place, tier, config, kubeconfig, as_json=json)
+
+
+def _check_at_hub(cluster: str, hub: str, tier: int | None, access: Access, *, as_json: bool) -> None:
+    """Print a hub's report about a cluster; exit with 1 as `check` states."""
+    from gpufleet.cli.output import print_tables, write_json
+    from gpufleet.cli.query.contract import report_path, report_tables
+    from gpufleet.cli.query.request import decode_answer
+    from gpufleet.fleet.contract.report import ConformanceReport
+    from gpufleet.model.contract import ClusterVisibility
+
+    body = get(hub, report_path(cluster), access)
+    report = decode_answer(body, ConformanceReport, hub)
+    if as_json:
+        write_json(body)
+    else:
+        print_tables(report_tables(report))
+    reached = report.metadata.reached_tier
+    if tier is None:
+        is_met = report.metadata.visibility is ClusterVisibility.VISIBLE
+    else:
+        is_met = reached is not None and reached >= tier
+    if not is_met:
+        raise typer.Exit(1)
+
+
+def _check_at_place(
+    place: Literal["node", "cluster"], tier: int | None, config: Path | None, kubeconfig: str | None, *, as_json: bool
+) -> None:
+    """Judge the items of a place by the doctor's checks there; exit with 1 if a MUST item is not met."""
     import msgspec
 
     from gpufleet.cli.doctor import examine_cluster, examine_node
@@ -116,7 +169,7 @@ def check(
     judged_tier = Tier(tier) if tier is not None else Tier.AGENT if on is CheckPlace.NODE else Tier.COLLECTOR
     verdicts = judge_place(contract, _facts_of(on, results), judged_tier)
     items = {one.id: one for one in contract.items}
-    if json:
+    if as_json:
         write_json(msgspec.json.encode(verdicts))
     else:
         columns = (TextColumn("level"), TextColumn("item"), TextColumn("status"), TextColumn("found", wrap=True),

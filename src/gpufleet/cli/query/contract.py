@@ -57,7 +57,7 @@ ITEM_COLUMNS = (
 
 def contract(
     cluster: Annotated[
-        str | None, typer.Argument(metavar="[CLUSTER]", help="Cluster whose items are shown [default: all clusters].")
+        str | None, typer.Argument(metavar="CLUSTER", help="Cluster whose items are shown [default: all clusters].")
     ] = None,
     hub: HubUrl = HUB_URL,
     output_format: Annotated[
@@ -76,7 +76,7 @@ def contract(
     from gpufleet.fleet.contract.report import ConformanceReport
 
     layout, access = make_layout(wide, columns, sort, limit, as_json=json), Access(token_file, ca)
-    path = "/v1/fleet" if cluster is None else f"/v1/clusters/{quote(cluster, safe='')}/contract"
+    path = "/v1/fleet" if cluster is None else report_path(cluster)
     if output_format == "md":
         if cluster is None or json:
             raise OptionError("--format", "md is the report of a cluster: give CLUSTER, and leave out --json")
@@ -87,6 +87,11 @@ def contract(
         query_and_print(hub, path, {}, FleetAnswer, cluster_tables, access, layout, json, watch)
     else:
         query_and_print(hub, path, {}, ConformanceReport, report_tables, access, layout, json, watch)
+
+
+def report_path(cluster: str) -> str:
+    """Return the path of the report of a cluster."""
+    return f"/v1/clusters/{quote(cluster, safe='')}/contract"
 
 
 def cluster_tables(found: FleetAnswer) -> Parts:
