@@ -1,13 +1,16 @@
-"""`gpufleet record --hub`: a machine as a hub has it."""
+"""`gpufleet record --hub`: machines as a hub has them."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpufleet.cli.fetch import Access
-from gpufleet.cli.hub_machine import fetch_machine_snapshot
+from gpufleet.cli.hub_machine import fetch_cluster_snapshots, fetch_machine_snapshot
 from gpufleet.cli.options import CommandError
+from gpufleet.cli.record import FleetSource
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.snapshot_json import decode_snapshot, encode_snapshot
 from gpufleet.model.event import Event
@@ -16,9 +19,10 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance
 from gpufleet.model.time import to_ns
 from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.top.observation import observe_recorded
 from tests.fakes.batches import EPOCH, NODE, body, gpu_sample, gpu_view
 from tests.support.command import gpufleet
-from tests.support.recordings import snapshots_of
+from tests.support.recordings import frames_of, snapshots_of
 from tests.web.hub.site import Site, now, running_site
 
 HOLDER = Holder(kind=HolderKind.POD, id="uid-1", name="train-0", namespace="ml")
@@ -58,6 +62,63 @@ async def test_snapshot_has_what_the_hub_has_of_one_machine(tmp_path: Path) -> N
     assert snapshot.devices[0].holders is not None
     assert [one.holder for one in snapshot.devices[0].holders.holdings] == [HOLDER]
     assert [(one.kind, one.code, one.device) for one in snapshot.events] == [("xid", 79, "gpu/GPU-2")]
+
+
+async def test_cluster_is_recorded_and_replayed_as_a_fleet(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    async with running_site(tmp_path / "hub") as site:
+        await post(site, now())
+        options = ["--hub", site.hub.url, "--cluster", "local", "--every", "1s", "--duration", "2s"]
+        done = await asyncio.to_thread(gpufleet, "record", str(path), *options)
+        assert done.returncode == 0, done.stderr
+        single = await asyncio.to_thread(fetch_machine_snapshot, site.hub.url, "node-a", Access())
+    frames, snapshots = frames_of(path), snapshots_of(path)
+    assert len(frames) >= 4
+    assert [one.node.name for one in snapshots] == ["node-a", "node-b"] * (len(frames) // 2)
+    assert snapshots[0] == replace(single, readers=snapshots[0].readers)  # its age is newer
+    times = [one.at for one in frames]
+    assert times == sorted([*set(times), *set(times)])
+    shown = await asyncio.to_thread(gpufleet, "replay", str(path), "--json", "--frames", "1")
+    assert [json.loads(line)["node"]["name"] for line in shown.stdout.splitlines()] == ["node-a", "node-b"]
+    screen = await asyncio.to_thread(gpufleet, "top", "--once", "--page", "devices", "--replay", str(path))
+    assert "machines 2, devices 4" in screen.stdout
+    assert {"node-a", "node-b"} <= set(screen.stdout.split())
+    decoded = await asyncio.to_thread(gpufleet, "decode", str(path), "--format", "json")
+    assert [json.loads(line)["node"]["name"] for line in decoded.stdout.splitlines()] == ["node-a", "node-b"]
+
+
+async def test_machine_that_the_hub_does_not_know_is_left_out(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await post(site, now())
+        source = FleetSource(site.hub.url, "local", ("node-a", "node-x"), Access())
+        with pytest.raises(CommandError):  # a mistake in the first poll
+            await asyncio.to_thread(source.poll)
+        source = FleetSource(site.hub.url, "local", ("node-a", "node-b"), Access())
+        assert [name for name, _ in await asyncio.to_thread(source.poll)] == ["node-a", "node-b"]
+        twin = Machine(name="node-b", machine_id="c" * 32)  # the name is ambiguous from here on
+        await site.post(body(1, now(), sender="node-c", epoch="c" * 32, machine=twin))
+        assert [name for name, _ in await asyncio.to_thread(source.poll)] == ["node-a"]
+
+
+async def test_state_of_a_machine_is_recorded(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await post(site, now())
+        assert (await site.request("/v1/machines/node-b", "DELETE"))[0] == 200
+        polled = await asyncio.to_thread(FleetSource(site.hub.url, "local", (), Access()).poll)
+    observation = observe_recorded([decode_snapshot(document) for _, document in polled])
+    states = {node.name: node.state.split(",")[0] for node in observation.nodes}
+    assert states == {"node-a": "", "node-b": "retired"}
+
+
+async def test_cluster_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await post(site, now())
+        with pytest.raises(CommandError):
+            await asyncio.to_thread(list, fetch_cluster_snapshots(site.hub.url, "local", Access(), most=1))
+        with pytest.raises(CommandError):
+            await asyncio.to_thread(FleetSource(site.hub.url, "other", (), Access()).poll)
+        with pytest.raises(CommandError):
+            await asyncio.to_thread(fetch_machine_snapshot, site.hub.url, "node-a", Access(), "other")
 
 
 async def test_machine_of_a_hub_is_recorded(tmp_path: Path) -> None:

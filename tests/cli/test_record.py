@@ -1,8 +1,12 @@
 """`gpufleet record` as a process: from an agent and from the readers of this host."""
 
+import http.server
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpufleet.codecs.snapshot_json import encode_snapshot
@@ -37,15 +41,42 @@ def test_frames_of_an_agent_continue_after_its_failure(agent_pages: Pages, agent
     assert all(began <= one.at <= time.time_ns() for one in frames_of(path))
 
 
-def test_killed_recorder_loses_no_written_frame(agent_url: str, tmp_path: Path) -> None:
-    path = tmp_path / "r"
-    with Gpufleet(["record", str(path), "--agent", agent_url], tmp_path / "log") as recorder:
-        wait_until(lambda: has_frames(path))
-        recorder.kill()
-    before = len(frames_of(path))
-    done = gpufleet("record", str(path), "--agent", agent_url, "--duration", "1s")
+@pytest.fixture
+def counting_agent() -> Iterator[tuple[str, list[str]]]:
+    """Yield the URL of an agent whose snapshots are numbered by their version, and the versions that were requested."""
+    requested: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requested.append(str(len(requested) + 1))
+            body = encode_snapshot(msgspec.structs.replace(held_snapshot(), version=requested[-1]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", requested
+        server.shutdown()
+        thread.join()
+
+
+def test_killed_recorder_loses_at_most_the_last_frame(counting_agent: tuple[str, list[str]], tmp_path: Path) -> None:
+    (url, requested), path = counting_agent, tmp_path / "r"
+    with Gpufleet(["record", str(path), "--agent", url], tmp_path / "log") as recorder:
+        wait_until(lambda: len(requested) >= 3, what="the third poll")
+        recorder.kill()  # in or after the third frame
+    versions = [one.version for one in snapshots_of(path)]
+    assert versions in (requested, requested[:-1])
+    done = gpufleet("record", str(path), "--agent", url, "--duration", "1s")
     assert done.returncode == 0
-    assert [one.number for one in frames_of(path)][: before + 1] == list(range(1, before + 2))
+    assert [one.number for one in frames_of(path)][: len(versions) + 1] == list(range(1, len(versions) + 2))
+    assert [one.version for one in snapshots_of(path)][: len(versions)] == versions
 
 
 def test_readers_of_this_host_are_recorded(fake: FakeNvml, tmp_path: Path) -> None:

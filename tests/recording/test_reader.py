@@ -3,7 +3,10 @@
 import contextlib
 import io
 import struct
+from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,8 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch.compression import compress
 from gpufleet.codecs.snapshot_json import MAX_BYTES, encode_snapshot
 from gpufleet.model.errors import RecordingError
+from gpufleet.recording import index
+from gpufleet.recording import reader as reader_module
 from gpufleet.recording.dictionary import keyed_compressor
 from gpufleet.recording.format import (
     HEADER_BYTES,
@@ -25,8 +30,9 @@ from gpufleet.recording.format import (
 from gpufleet.recording.index import FrameIndex
 from gpufleet.recording.reader import DamagedBytes, RecordedFrame, RecordingReader
 from gpufleet.recording.writer import KEY_INTERVAL
+from tests.support.observed import node_snapshot
 from tests.support.profiles import examples
-from tests.support.recordings import AT, SECOND, write_recording
+from tests.support.recordings import AT, SECOND, open_writer, write_recording
 from tests.support.snapshots import held_snapshot
 
 COUNT = 130
@@ -154,9 +160,57 @@ def test_hostile_bytes_raise_at_most_a_recording_error(indexed: bytes, data: st.
 @given(steps=st.lists(st.integers(-3, 5), min_size=1, max_size=60), at=st.integers(-10, 200))
 def test_seek_finds_the_frame_that_shows_a_time(steps: list[int], at: int) -> None:
     times = [sum(steps[:n]) for n in range(1, len(steps) + 1)]
-    reader, frames, _ = read(times_recording(times))
-    later = next((place for place, time in enumerate(times) if time > at), len(times))
-    assert reader.seek(at) == frames[max(0, later - 1)].offset
+    with patch.object(index, "MAX_ENTRIES", 4):  # most entries are in the middle of frames with one time
+        reader, frames, _ = read(times_recording(times))
+    first = max(0, next((place for place, time in enumerate(times) if time > at), len(times)) - 1)
+    while first and times[first - 1] == times[first]:
+        first -= 1
+    assert reader.seek(at) == frames[first].offset
+    shown = [one for one in reader.group(frames[first].offset) if isinstance(one, RecordedFrame)]
+    same = len(list(takewhile(lambda time: time == times[first], times[first:])))
+    assert shown == frames[first : first + same]
+
+
+def poll_recording(path: Path, names: Iterable[str]) -> tuple[bytes, list[RecordedFrame]]:
+    """Return a recording of one poll of machines with these names, and its frames."""
+    writer = open_writer(path)
+    writer.append_group([(name, encode_snapshot(node_snapshot(name, ()))) for name in names], AT)
+    writer.close()
+    content = path.read_bytes()
+    return content, read(content)[1]
+
+
+def test_damaged_machine_of_a_poll_is_a_problem(tmp_path: Path) -> None:
+    whole, frames = poll_recording(tmp_path / "r", "abcd")
+    for place, hit in ((1, 2), (1, 60), (3, 60)):  # a header, and bodies
+        content = bytearray(whole)
+        content[frames[place].offset + hit] ^= 1
+        poll = RecordingReader(io.BytesIO(bytes(content))).poll(HEADER_BYTES)
+        assert "".join(one.node.name for one in poll.snapshots) == "abcd".replace("abcd"[place], "")
+        assert [one.offset for one in poll.problems] == [frames[place].offset]
+
+
+def test_poll_beyond_a_limit_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, frames = poll_recording(tmp_path / "r", map(str, range(10)))
+    size = len(encode_snapshot(node_snapshot("0", ())))
+    for limit, most in (("MAX_GROUP", 6), ("MAX_GROUP_BYTES", 6 * size)):
+        with monkeypatch.context() as changed:
+            changed.setattr(reader_module, limit, most)
+            poll = RecordingReader(io.BytesIO(content)).poll(HEADER_BYTES)
+        assert [one.node.name for one in poll.snapshots] == list("012345")
+        assert [one.offset for one in poll.problems] == [frames[6].offset]
+
+
+def test_key_frames_beyond_the_memory_limit_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "MAX_KEY_BYTES", 2 * 1000)
+    writer, sent = open_writer(tmp_path / "r"), []
+    for number in range(5):
+        group = [(name, f"{name} {number} ".encode() * 100) for name in "abc"]
+        writer.append_group(group, AT + number)
+        sent += [document for _, document in group]
+    writer.close()
+    reader, frames, _ = read((tmp_path / "r").read_bytes())
+    assert [reader.document(one) for one in frames] == sent
 
 
 def test_index_is_bounded_and_still_finds_places() -> None:

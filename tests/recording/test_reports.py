@@ -7,6 +7,7 @@ import msgspec
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.snapshot import Snapshot, Source
 from gpufleet.model.time import NANOS, to_ns
@@ -82,6 +83,19 @@ def test_readings_that_were_not_measured_here_are_not_sent() -> None:
     sent = {name for one in batch.reports[0].samples if one.view == snapshot.devices[0].view for name in one.values}
     assert sent.isdisjoint({"gpu_power_watts", "gpu_temperature_celsius", "gpu_fan_speed_rpm", "gpu_sm_clock_hertz"})
     assert "gpu_memory_used_bytes" in sent
+
+
+def test_machines_of_a_recording_are_compared_with_themselves() -> None:
+    nodes = [
+        msgspec.structs.replace(held_snapshot(), node=Machine(name=name, machine_id=number * 32))
+        for name, number in (("a", "1"), ("b", "2"), ("a", "3"))
+    ]
+    batches = batches_of(*nodes, *nodes)
+    assert [one.reports[0].machine for one in batches] == [one.node for one in (*nodes, *nodes)]
+    assert [len(one.reports[0].samples) > 0 for one in batches] == [True] * 3 + [False] * 3
+    assert [len(one.reports[0].holdings) > 0 for one in batches] == [True] * 3 + [False] * 3
+    assert [len(one.reports[0].events) == len(nodes[0].events) for one in batches[:3]] == [True] * 3
+    assert not any(one.reports[0].events for one in batches[3:])
 
 
 def test_guest_is_a_machine_of_its_own() -> None:

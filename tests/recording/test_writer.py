@@ -2,6 +2,7 @@
 
 import random
 import resource
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,41 @@ def test_continued_recording_begins_with_a_key_frame(tmp_path: Path) -> None:
     write_recording(path, [b"c", b"d"])
     assert [bool(one.key) for one in frames_of(path)] == [False, True, False, True]
     assert documents_of(path) == [b"a", b"b", b"c", b"d"]
+
+
+def test_frames_of_a_poll_share_time_and_file(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    writer = open_writer(path, rotation=Rotation(MIN_ROTATE_BYTES, 9))
+    sent = [[(name, incompressible(7 * number + ord(name))) for name in "abcdefg"] for number in range(6)]
+    for number, group in enumerate(sent):
+        writer.append_group(group, AT + number)
+    writer.close()
+    files = sorted(tmp_path.iterdir(), reverse=True)
+    assert [file.name for file in files] == ["r.2", "r.1", "r"]
+    for file in files:
+        assert set(Counter(one.at for one in frames_of(file)).values()) == {7}
+    assert [one for file in files for one in documents_of(file)] == [one for group in sent for _, one in group]
+
+
+def test_each_machine_has_key_frames_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit has room for two machines. The third has a key frame once the first was left out."""
+    monkeypatch.setattr("gpufleet.recording.writer.MAX_KEY_BYTES", 2 * 4010)
+    writer, groups, left_out = open_writer(tmp_path / "r"), KEY_INTERVAL + 6, 5
+    for number in range(groups):
+        names = "bc" if number == left_out else "abc"
+        writer.append_group([(name, incompressible(ord(name)) + b"%d" % number) for name in names], AT + number)
+    writer.close()
+    whole: dict[str, list[int]] = {name: [] for name in "abc"}  # groups in which a machine has no dictionary
+    keys: dict[int, str] = {}
+    for frame, document in zip(frames_of(tmp_path / "r"), documents_of(tmp_path / "r"), strict=True):
+        name = next(one for one in "abc" if document.startswith(incompressible(ord(one))))
+        if frame.key:
+            assert keys[frame.key] == name
+        else:
+            keys[frame.offset] = name
+            whole[name].append(frame.at - AT)
+    assert whole == {
+        "a": [0, *range(left_out + 1, groups)],
+        "b": [0, KEY_INTERVAL],
+        "c": [*range(left_out + 1), left_out + KEY_INTERVAL],
+    }

@@ -1,7 +1,8 @@
-"""Snapshot of a machine from the answers of a hub, for `gpufleet record --hub`."""
+"""Snapshots of machines from the answers of a hub, for `gpufleet record --hub`."""
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -10,41 +11,122 @@ import msgspec
 from gpufleet import __version__
 from gpufleet.cli.fetch import Access, get, get_pages
 from gpufleet.cli.options import CommandError
+from gpufleet.fleet.devices import hidden_devices
 from gpufleet.model.aggregate import aggregate
-from gpufleet.model.api.answer import EventsAnswer, GpuPage, GpuRecord, MachineRecord, ProcessesAnswer
+from gpufleet.model.api.answer import (
+    EventRecord,
+    EventsAnswer,
+    GpuPage,
+    GpuRecord,
+    MachinePage,
+    MachineRecord,
+    ProcessesAnswer,
+)
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION
 from gpufleet.model.event import EventReport
 from gpufleet.model.reading import DimReading, Reading
-from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ProcessReport, Snapshot, Source
+from gpufleet.model.snapshot import (
+    HUB_READER,
+    SNAPSHOT_SCHEMA,
+    Device,
+    Host,
+    ProcessReport,
+    ReaderReport,
+    Snapshot,
+    Source,
+)
+from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
+from gpufleet.web.client import with_query
 
 T = TypeVar("T")
 
 EVENTS = 100
 """Number of recent events in a snapshot."""
 
+CLUSTER_EVENTS = 1000
+"""Number of recent events of all machines of a cluster."""
 
-def fetch_machine_snapshot(hub: str, machine: str, access: Access) -> Snapshot:
+PAGE_DEVICES = 200
+"""Number of devices per page of a cluster."""
+
+
+def fetch_machine_snapshot(hub: str, machine: str, access: Access, cluster: str | None = None) -> Snapshot:
     """Return the devices of a machine as a hub has them: with holders, processes and events of the last day.
 
-    A hub's API has no readings of the machine itself, and no status of its readers.
+    A hub's list has no readings of the machine itself. The status of its reader `hub` has failed if the machine is
+    neither live nor late.
 
     Args:
         hub: base URL.
         machine: id or name of the machine.
         access: to the hub.
+        cluster: cluster of the machine, or None for any.
 
     Raises:
-        CommandError: if the hub does not return the answers.
+        CommandError: if the hub does not return the answers, or the machine is in another cluster.
     """
-    path = f"/v1/machines/{quote(machine, safe='')}"
-    record = _decode(hub, get(hub, path, access), MachineRecord)
-    query = {"machine": record.id}
-    gpus = _decode(hub, get_pages(hub, "/v1/gpus", query, access), GpuPage).items
-    tables = _decode(hub, get(hub, f"{path}/processes", access), ProcessesAnswer).devices
-    events = _decode(hub, get(hub, f"/v1/events?machine={quote(record.id)}&limit={EVENTS}", access), EventsAnswer)
-    processes = {one.device: one.processes for one in tables if not one.stale}
-    devices = tuple(_device(one, processes) for one in gpus)
+    record = _decode(hub, get(hub, f"/v1/machines/{quote(machine, safe='')}", access), MachineRecord)
+    if cluster is not None and record.cluster != cluster:
+        raise CommandError(f"machine {machine} is in cluster {record.cluster}, not in {cluster}")
+    gpus = _decode(hub, get_pages(hub, "/v1/gpus", {"machine": record.id}, access), GpuPage).items
+    events = _events(hub, {"machine": record.id, "limit": str(EVENTS)}, access)
+    return _snapshot(hub, record, gpus, events, access)
+
+
+def fetch_cluster_snapshots(hub: str, cluster: str, access: Access, most: int) -> Iterator[Snapshot]:
+    """Yield a snapshot of each machine of a cluster that has devices, as `fetch_machine_snapshot`.
+
+    The processes take a request per machine. Devices are requested in pages, so that one page is in memory.
+
+    Args:
+        hub: base URL.
+        cluster: id of the cluster.
+        access: to the hub.
+        most: maximum number of machines.
+
+    Raises:
+        CommandError: if the hub does not return the answers, or the cluster has more machines.
+    """
+    pages = get_pages(hub, "/v1/machines", {"cluster": cluster}, access, most + 1)
+    records = {one.id: one for one in _decode(hub, pages, MachinePage).items}
+    if len(records) > most:
+        raise CommandError(f"cluster {cluster} has more than {most} machines: select some with --machine")
+    events: dict[str, list[EventRecord]] = {}
+    for event in _events(hub, {"cluster": cluster, "limit": str(CLUSTER_EVENTS)}, access):
+        events.setdefault(event.machine, []).append(event)
+    for page in _gpu_pages(hub, cluster, access):
+        for machine, gpus in groupby(page, key=lambda one: one.device.machine):
+            if machine in records:  # else it is newer than the list of machines
+                recent = events.get(machine, [])[:EVENTS]
+                yield _snapshot(hub, records[machine], tuple(gpus), recent, access)
+
+
+def _gpu_pages(hub: str, cluster: str, access: Access) -> Iterator[tuple[GpuRecord, ...]]:
+    """Yield the pages of the devices of a cluster. All devices of a machine are on one page."""
+    cursor: str | None = None
+    while True:
+        query = {"cluster": cluster, "limit": str(PAGE_DEVICES), "cursor": cursor}
+        page = _decode(hub, get(hub, with_query("/v1/gpus", query), access), GpuPage)
+        yield page.items
+        if page.next is None or page.next == cursor:
+            return
+        cursor = page.next
+
+
+def _events(hub: str, query: dict[str, str], access: Access) -> tuple[EventRecord, ...]:
+    return _decode(hub, get(hub, with_query("/v1/events", query), access), EventsAnswer).events
+
+
+def _snapshot(
+    hub: str, record: MachineRecord, gpus: tuple[GpuRecord, ...], events: Iterable[EventRecord], access: Access
+) -> Snapshot:
+    """Return the snapshot of a machine; its processes are requested."""
+    answer = get(hub, f"/v1/machines/{quote(record.id, safe='')}/processes", access)
+    processes = {one.device: one.processes for one in _decode(hub, answer, ProcessesAnswer).devices if not one.stale}
+    found = {device.key: device for device in (_device(one, processes) for one in gpus)}
+    hidden = hidden_devices(found)
+    devices = tuple(device for key, device in found.items() if key not in hidden)
     return Snapshot(
         schema=SNAPSHOT_SCHEMA,
         catalogue=CATALOGUE_VERSION,
@@ -54,13 +136,27 @@ def fetch_machine_snapshot(hub: str, machine: str, access: Access) -> Snapshot:
         devices=devices,
         host=Host(readings={}),
         guests=(),
-        readers=(),
+        readers=(_status(record),),
         capabilities={},
         aggregate=aggregate([one.readings for one in devices if one.kind is ViewKind.GPU]),
         events=tuple(
             EventReport(at=one.at, kind=one.kind, code=one.code, device=one.device, attributes=one.attributes)
-            for one in events.events
+            for one in events
         ),
+    )
+
+
+def _status(record: MachineRecord) -> ReaderReport:
+    """Return whether the hub has current readings of a machine."""
+    liveness = record.liveness
+    current = liveness is None or liveness.is_current
+    return ReaderReport(
+        reader=HUB_READER,
+        lane="",
+        state=ReaderState.OK if current else ReaderState.FAILED,
+        interval_seconds=0,
+        last_success=record.last_seen,
+        last_error="" if current or liveness is None else f"{liveness.state}, received {record.age_seconds:.0f} s ago",
     )
 
 

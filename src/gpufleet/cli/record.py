@@ -1,27 +1,33 @@
-"""`gpufleet record`: writes snapshots to a file, at an interval."""
+"""`gpufleet record`: writes snapshots of one machine, or of machines of a hub, to a file at an interval."""
 
 import asyncio
 import contextlib
-import functools
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpufleet.cli.fetch import Access
-from gpufleet.cli.live import SnapshotSource, open_snapshots
-from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, OptionError, TokenFileOption
+from gpufleet.cli.fetch import Access, HttpError
+from gpufleet.cli.live import open_snapshots
+from gpufleet.cli.options import AgentUrl, CaOption, CommandError, ConfigFile, OptionError, TokenFileOption
 from gpufleet.cli.times import parse_span
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.text import clean
 
 if TYPE_CHECKING:
+    from gpufleet.model.snapshot import Snapshot
     from gpufleet.recording.writer import RecordingWriter, Rotation
+
+Documents = Sequence[tuple[str, bytes]]
+"""Name and encoded snapshot of each machine of a poll."""
+
+DocumentSource = Callable[[], Awaitable[Documents]]
+"""Polls the machines; raises GpufleetError if there is no snapshot now."""
 
 KEEP = 4
 """Default number of older files."""
@@ -33,8 +39,9 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Recording to create or continue.")],
     every: Annotated[
-        str, typer.Option("--every", metavar="SPAN", help="Interval of the frames, at least 1s.", show_default=True)
-    ] = "1s",
+        str | None,
+        typer.Option("--every", metavar="SPAN", help="Interval, at least 1s [default: 1s, with --hub 10s]."),
+    ] = None,
     duration: Annotated[
         str | None, typer.Option("--duration", metavar="SPAN", help="End after this time [default: until Ctrl-C].")
     ] = None,
@@ -47,21 +54,25 @@ def record(
         typer.Option("--keep", metavar="N", min=1, max=999, help=f"Older files that --rotate keeps [default: {KEEP}]."),
     ] = None,
     agent: AgentUrl = None,
-    hub: Annotated[str | None, typer.Option("--hub", metavar="URL", help="Record a machine of a hub.")] = None,
+    hub: Annotated[str | None, typer.Option("--hub", metavar="URL", help="Record machines of a hub.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="ID", help="All machines of this cluster of the hub.")
+    ] = None,
     machine: Annotated[
-        str | None, typer.Option("--machine", metavar="ID", help="The machine of the hub, by id or name.")
+        list[str] | None,
+        typer.Option("--machine", metavar="ID", help="A machine of the hub, by id or name; may be repeated."),
     ] = None,
     config: ConfigFile = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Record the readings of this machine, of a running agent, or of a machine of a hub, for `gpufleet replay`."""
+    """Record the readings of this machine, of a running agent, or of machines of a hub, for `gpufleet replay`."""
     # Imported on use: they import the event loop's extras and zstd.
     from gpufleet.cli.daemon import run_until_stopped, wait_until_stopped
     from gpufleet.recording.writer import RecordingWriter
     from gpufleet.runtime import SystemClock
 
-    interval = parse_span("--every", every).total_seconds()
+    interval = parse_span("--every", every or ("1s" if hub is None else "10s")).total_seconds()
     if interval < 1:
         raise OptionError("--every", "must be at least 1s")
     seconds = None if duration is None else parse_span("--duration", duration).total_seconds()
@@ -70,12 +81,13 @@ def record(
         raise OptionError("--keep", "needs --rotate SIZE")
     if hub is not None and agent is not None:
         raise OptionError("--agent, --hub", "exclude each other: use one of them")
-    if (hub is None) != (machine is None):
-        raise OptionError("--hub, --machine", "need each other: a recording is of one machine")
+    if (hub is None) != (machine is None and cluster is None):
+        raise OptionError("--hub", "needs --cluster or --machine, which need --hub")
     access = Access(token_file, ca)
+    machines = tuple(dict.fromkeys(machine or ()))
 
     async def run(stop: asyncio.Event) -> None:
-        async with _open_source(agent, hub, machine, config, access, interval) as source:
+        async with _open_source(agent, hub, cluster, machines, config, access, interval) as source:
             writer = await asyncio.to_thread(RecordingWriter, file, SystemClock(), rotation)
             try:
                 if writer.torn_bytes:
@@ -94,24 +106,96 @@ def record(
 
 @contextlib.asynccontextmanager
 async def _open_source(
-    agent: str | None, hub: str | None, machine: str | None, config: Path | None, access: Access, seconds: float
-) -> AsyncIterator[SnapshotSource]:
-    if hub is None or machine is None:
-        async with open_snapshots(agent, config, access, seconds) as source:
-            yield source
+    agent: str | None,
+    hub: str | None,
+    cluster: str | None,
+    machines: Sequence[str],
+    config: Path | None,
+    access: Access,
+    seconds: float,
+) -> AsyncIterator[DocumentSource]:
+    if hub is not None:
+        fleet = FleetSource(hub, cluster, machines, access)
+        yield lambda: asyncio.to_thread(fleet.poll)
         return
-    from gpufleet.cli.hub_machine import fetch_machine_snapshot
+    async with open_snapshots(agent, config, access, seconds) as snapshots:
 
-    yield functools.partial(asyncio.to_thread, fetch_machine_snapshot, hub, machine, access)
+        async def poll() -> Documents:
+            return (("", encode_snapshot(await snapshots())),)
+
+        yield poll
 
 
-async def _record(source: SnapshotSource, writer: "RecordingWriter", interval: float) -> None:
+class FleetSource:
+    """Source of the machines of a hub.
+
+    Args:
+        hub: base URL.
+        cluster: their cluster; with `machines` it is compared with that of each machine.
+        machines: ids or names; empty for all machines of the cluster.
+        access: to the hub.
+    """
+
+    def __init__(self, hub: str, cluster: str | None, machines: Sequence[str], access: Access) -> None:
+        from gpufleet.recording.format import MAX_GROUP
+
+        if len(machines) > MAX_GROUP:
+            raise OptionError("--machine", f"can be repeated at most {MAX_GROUP} times")
+        self._hub, self._cluster, self._machines, self._access = hub, cluster, machines, access
+        self._most = MAX_GROUP
+        self._has_polled = False
+        self._failed: set[str] = set()
+
+    def poll(self) -> Documents:
+        """Return the documents of the machines. Blocking.
+
+        A machine that the hub does not know is printed once and left out, except in the first poll.
+
+        Raises:
+            CommandError: if the hub does not respond or has no device, or the documents exceed the limit.
+        """
+        from gpufleet.recording.format import MAX_GROUP_BYTES
+
+        documents: list[tuple[str, bytes]] = []
+        size = 0
+        for name, snapshot in self._snapshots():
+            documents.append((name, encode_snapshot(snapshot)))
+            size += len(documents[-1][1])
+            if size > MAX_GROUP_BYTES:
+                raise CommandError(f"the machines have more than {MAX_GROUP_BYTES >> 20} MiB: select fewer")
+        if not documents:
+            raise CommandError(f"{self._hub} has no device of these machines")
+        self._has_polled = True
+        return documents
+
+    def _snapshots(self) -> Iterator[tuple[str, "Snapshot"]]:
+        from gpufleet.cli.hub_machine import fetch_cluster_snapshots, fetch_machine_snapshot
+
+        if not self._machines and self._cluster is not None:
+            for snapshot in fetch_cluster_snapshots(self._hub, self._cluster, self._access, self._most):
+                yield f"{snapshot.node.name} {snapshot.node.machine_id}", snapshot
+            return
+        for machine in self._machines:
+            try:
+                snapshot = fetch_machine_snapshot(self._hub, machine, self._access, self._cluster)
+            except HttpError as error:
+                if error.status not in (404, 409) or not self._has_polled or len(self._machines) == 1:
+                    raise
+                if machine not in self._failed:
+                    _note(f"no frame of {machine}: {error}")
+                self._failed.add(machine)
+                continue
+            self._failed.discard(machine)
+            yield machine, snapshot
+
+
+async def _record(source: DocumentSource, writer: "RecordingWriter", interval: float) -> None:
     """Write frames until cancelled. A failure of the source is printed once, except the first, which is raised."""
     start = time.monotonic()
     failure = ""
     while True:
         try:
-            snapshot = await source()
+            documents = await source()
         except GpufleetError as error:
             if not writer.frames:
                 raise
@@ -120,7 +204,7 @@ async def _record(source: SnapshotSource, writer: "RecordingWriter", interval: f
             failure = str(error)
         else:
             at = time.time_ns()
-            await _complete(asyncio.to_thread(writer.append, encode_snapshot(snapshot), at))
+            await _complete(asyncio.to_thread(writer.append_group, documents, at))
             if failure:
                 _note("frames are recorded again")
             failure = ""

@@ -35,7 +35,8 @@ def replay(
         ),
     ] = None,
     frames: Annotated[
-        int | None, typer.Option("--frames", metavar="N", min=1, help="Print at most this many frames.")
+        int | None,
+        typer.Option("--frames", metavar="N", min=1, help="Print at most this many frames of each machine."),
     ] = None,
     speed: Annotated[
         float | None,
@@ -50,7 +51,7 @@ def replay(
         str | None, typer.Option("--hub", metavar="URL", help="Post all frames to a hub, with their own times.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ID", help="Cluster of the machine in the hub.")
+        str | None, typer.Option("--cluster", metavar="ID", help="Cluster of the machines in the hub.")
     ] = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -78,7 +79,7 @@ def replay(
             if hub is not None and cluster is not None:
                 count = _post(intact, reader.header.id, hub, cluster, Access(token_file, ca))
             else:
-                count = _print(itertools.islice(intact, frames), speed, json=json)
+                count = _print(_first_polls(intact, frames), speed, json=json)
     except OSError as error:
         if error.filename is None:  # of stdout
             raise
@@ -89,6 +90,13 @@ def replay(
         raise CommandError(f"{file}: {damage.count} damaged parts were skipped")
     if not count:
         raise CommandError(f"{file}: the recording has no frame")
+
+
+def _first_polls(frames: Iterator[tuple[int, "Snapshot"]], count: int | None) -> Iterator[tuple[int, "Snapshot"]]:
+    """Yield the frames of the first polls, all if `count` is None. The frames of a poll have the same time."""
+    polls = itertools.groupby(frames, key=lambda frame: frame[0])
+    for _, machines in itertools.islice(polls, count):
+        yield from machines
 
 
 def _print(frames: Iterator[tuple[int, "Snapshot"]], speed: float | None, *, json: bool) -> int:
@@ -102,10 +110,10 @@ def _print(frames: Iterator[tuple[int, "Snapshot"]], speed: float | None, *, jso
     for measured, snapshot in frames:
         if pace is not None and before is not None:
             time.sleep(min(max(0.0, (measured - before) / NANOS / pace), MAX_PAUSE_SECONDS))
-        before = measured
-        if on_screen:
+        if on_screen and measured != before:
             sys.stdout.write(f"{CLEAR}{to_datetime(measured):%Y-%m-%d %H:%M:%SZ}\n")
             sys.stdout.flush()
+        before = measured
         write_page(exporter.render(snapshot), chosen)
         count += 1
     return count

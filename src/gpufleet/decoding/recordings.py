@@ -1,4 +1,4 @@
-"""Format of gpufleet's own recordings: the last frame."""
+"""Format of gpufleet's own recordings: the frames of the last poll."""
 
 import io
 
@@ -17,19 +17,27 @@ def _is_recording(content: bytes) -> bool:
 def _decode_recording(source: CapturedInput) -> DecodeResult:
     reader = RecordingReader(io.BytesIO(source.content))
     notes = [f"bytes {reader.end} to {len(source.content)} are an incomplete frame"] if reader.torn_bytes else []
-    last: RecordedFrame | None = None
+    first: RecordedFrame | None = None  # of the last poll
     for frame in reader.frames():
         if isinstance(frame, DamagedBytes):
             notes.append(f"bytes {frame.offset} to {frame.end} are damaged")
-        else:
-            last = frame
-    if last is None:
+        elif first is None or frame.at != first.at:
+            first = frame
+    if first is None:
         raise RecordingError(reader.end, "the recording has no frame")
-    snapshot, unknown = without_unknown(reader.snapshot(last))
-    shown = f"frame {last.number} of {to_datetime(last.at):%Y-%m-%dT%H:%M:%SZ}; `gpufleet replay` shows all frames"
-    return DecodeResult(snapshots=(snapshot,), notes=tuple(notes), assumptions=(shown,), unknown=unknown)
+    poll = reader.poll(first.offset)
+    if not poll.snapshots:
+        raise poll.problems[0]
+    known = [without_unknown(one) for one in poll.snapshots]
+    shown = f"frame {first.number} of {to_datetime(first.at):%Y-%m-%dT%H:%M:%SZ}; `gpufleet replay` shows all frames"
+    return DecodeResult(
+        snapshots=tuple(snapshot for snapshot, _ in known),
+        notes=(*notes, *map(str, poll.problems)),
+        assumptions=(shown,),
+        unknown=tuple(dict.fromkeys(name for _, unknown in known for name in unknown)),
+    )
 
 
 RECORDING = CaptureFormat(
-    name="recording", help="file of gpufleet record, its last frame", matches=_is_recording, decode=_decode_recording
+    name="recording", help="file of gpufleet record, its last poll", matches=_is_recording, decode=_decode_recording
 )

@@ -136,6 +136,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sources: tuple[Source, ...] = ()
 
 
+HUB_READER = "hub"
+"""Reader in the snapshot of a machine of a hub: whether the hub has current readings of the machine."""
+
+
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Status of one lane of one reader in documents; fields as in `ReaderStatus`."""
 

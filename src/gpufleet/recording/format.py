@@ -24,6 +24,12 @@ _FOOTER_MAGIC = b"GFRECEND"
 MAX_BODY_BYTES = 64 << 20
 """Maximum size of the compressed document of a frame."""
 
+MAX_GROUP = 1000
+"""Maximum number of machines of a poll, whose frames have the same time."""
+
+MAX_GROUP_BYTES = 256 << 20
+"""Maximum size of the documents of a poll."""
+
 MAX_NUMBER = 2**53
 """Maximum number of a frame."""
 

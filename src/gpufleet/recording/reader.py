@@ -1,6 +1,7 @@
 """Reader of recordings: bounded memory for files of any size, search by time, damage reported by its position."""
 
 import io
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -17,6 +18,8 @@ from gpufleet.recording.format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     HEADER_BYTES,
+    MAX_GROUP,
+    MAX_GROUP_BYTES,
     MAX_INDEX_BYTES,
     FrameHeader,
     has_checksum,
@@ -28,6 +31,9 @@ from gpufleet.recording.format import (
 from gpufleet.recording.index import FrameIndex
 
 _CHUNK_BYTES = 1 << 20
+
+MAX_KEY_BYTES = 64 << 20
+"""Size of the documents of key frames in memory, above which those used least recently are dropped."""
 
 
 class RecordedFrame(msgspec.Struct, frozen=True):
@@ -55,6 +61,20 @@ class DamagedBytes(msgspec.Struct, frozen=True):
     end: int
 
 
+class RecordedPoll(msgspec.Struct, frozen=True):
+    """Machines of a poll: the frames with one time.
+
+    Attributes:
+        offset: position of the first frame.
+        snapshots: the machines.
+        problems: damaged frames, and frames that exceed a limit.
+    """
+
+    offset: int
+    snapshots: tuple[Snapshot, ...]
+    problems: tuple[RecordingError, ...]
+
+
 class RecordingReader:
     """Reads the frames of a recording. The file may still grow: frames after the opening are not read.
 
@@ -79,7 +99,8 @@ class RecordingReader:
         self.header = unpack_header(self._read(0, HEADER_BYTES))
         self._seed = self.header.seed
         self.torn_bytes = 0
-        self._key: tuple[int, Any] | None = None
+        self._keys: OrderedDict[int, tuple[int, Any]] = OrderedDict()  # position to size and decompressor
+        self._key_bytes = 0
         if not self._load_index():
             self._build_index()
 
@@ -112,35 +133,85 @@ class RecordingReader:
 
     def snapshot(self, frame: RecordedFrame) -> Snapshot:
         """Return the document of a frame, decoded. Raises like `document`, and if it is not a snapshot document."""
-        document = self.document(frame)
-        try:
-            return decode_snapshot(document)
-        except WireError as error:
-            raise RecordingError(frame.offset, f"frame {frame.number} is not a snapshot document: {error}") from error
+        return _decode(frame, self.document(frame))
+
+    def poll(self, offset: int) -> RecordedPoll:
+        """Return the machines of the poll whose first frame is at a position; see `seek`. Raises OSError."""
+        snapshots: list[Snapshot] = []
+        problems: list[RecordingError] = []
+        size = 0
+        for one in self.group(offset):
+            try:
+                if isinstance(one, DamagedBytes):
+                    raise RecordingError(one.offset, f"damaged up to byte {one.end}")
+                document = self.document(one)
+                size += len(document)
+                if len(snapshots) == MAX_GROUP or size > MAX_GROUP_BYTES:
+                    problems.append(RecordingError(one.offset, "the poll has more machines than the limit"))
+                    break
+                snapshots.append(_decode(one, document))
+            except RecordingError as error:
+                problems.append(error)
+                if len(problems) == MAX_GROUP:
+                    break
+        return RecordedPoll(offset, tuple(snapshots), tuple(problems))
 
     def _decompressor(self, frame: RecordedFrame) -> Any:
-        """Return the decompressor of the key frame of a frame. That of the last key frame is kept."""
-        if self._key is None or self._key[0] != frame.key:
+        """Return the decompressor of the key frame of a frame."""
+        if frame.key not in self._keys:
             header = self._header_at(frame.key, self.end) if HEADER_BYTES <= frame.key < frame.offset else None
             body = b"" if header is None else self._read(frame.key + FRAME_HEADER_BYTES, header.length)
             if header is None or header.key or not has_checksum(self._seed, body, header):
                 raise WireError("", f"its key frame at byte {frame.key} is damaged")
-            self._key = frame.key, keyed_decompressor(decompress(body, MAX_BYTES))
-        return self._key[1]
+            document = decompress(body, MAX_BYTES)
+            self._keys[frame.key] = len(document), keyed_decompressor(document)
+            self._key_bytes += len(document)
+            while self._key_bytes > MAX_KEY_BYTES and len(self._keys) > 1:
+                self._key_bytes -= self._keys.popitem(last=False)[1][0]
+        self._keys.move_to_end(frame.key)
+        return self._keys[frame.key][1]
 
     def seek(self, at: int) -> int:
-        """Return the position of the frame that shows time `at`, for `frames`. Raises OSError.
+        """Return the position of the first of the frames that show time `at`, for `group` and `frames`. Raises OSError.
 
-        This is the last frame before the first that is later than `at`, or the first frame of the file.
+        These are the last frames with one time before the first that is later than `at`, or the first of the file.
         """
         entry = self.index.before(at)
+        if entry is not None:  # it can be in the middle of its group
+            entry = self.index.before(entry.latest - 1)
         found = HEADER_BYTES if entry is None else entry.offset
+        before: int | None = None
         for header, place in self._walk(found, self.end):
             if header is not None:
                 if header.at > at:
                     break
-                found = place
+                if header.at != before:
+                    found, before = place, header.at
         return found
+
+    def group(self, offset: int) -> Iterator[RecordedFrame | DamagedBytes]:
+        """Yield the frames from a position on that have the time of the first: the machines of one poll.
+
+        Damaged bytes are yielded in their place if a frame with an intact header of this time is in or after them.
+        Raises OSError.
+        """
+        at = damaged = None
+        for header, place in self._walk(offset, self.end):
+            if header is None:
+                damaged = place if damaged is None else damaged
+                continue
+            if at is not None and header.at != at:
+                return
+            at = header.at
+            if damaged is not None:
+                yield DamagedBytes(damaged, place)
+                damaged = None
+            after = place + FRAME_HEADER_BYTES
+            body = self._read(after, header.length)
+            if has_checksum(self._seed, body, header):
+                yield RecordedFrame(header.number, header.at, place, header.key, body)
+            else:
+                yield DamagedBytes(place, after + header.length)
 
     def last_number(self) -> int:
         """Return the number of the last frame, or 0 without frames. Raises OSError."""
@@ -207,3 +278,10 @@ class RecordingReader:
         """Read at a position; fewer bytes at the end of the file."""
         self._stream.seek(offset)
         return self._stream.read(length)
+
+
+def _decode(frame: RecordedFrame, document: bytes) -> Snapshot:
+    try:
+        return decode_snapshot(document)
+    except WireError as error:
+        raise RecordingError(frame.offset, f"frame {frame.number} is not a snapshot document: {error}") from error

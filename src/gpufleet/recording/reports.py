@@ -1,5 +1,6 @@
 """Batches for a hub from the frames of a recording, with the times of measurement of the recording. Pure."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -17,6 +18,9 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.model.view import Scope, View
 from gpufleet.model.wire.batch import Batch, MachineReport
+
+MAX_MACHINES = 10_000
+"""Maximum number of machines whose newest reports are in memory."""
 
 HOLDER_SECONDS = 300.0
 """Interval at which unchanged holders are repeated."""
@@ -39,29 +43,28 @@ class RecordedBatches:
     """
 
     def __init__(self, cluster: str, recording: bytes) -> None:
-        """Take the cluster of the machine, and the id of the recording: 16 bytes."""
+        """Take the cluster of the machines, and the id of the recording: 16 bytes."""
         self._cluster = cluster
         self._epoch = recording.hex()
         self.sender = f"recording-{self._epoch[:12]}"
         self._seq = 0
-        self._sent: dict[tuple[str, str, str, Lane], int] = {}  # machine, view, reader and lane to its newest sample
-        self._events: set[bytes] = set()  # of the frame before
-        self._holders: tuple[bytes, int] = (b"", 0)  # newest reported holders, and their time
+        self._machines: OrderedDict[tuple[str, str | None, str | None], _RecordedMachine] = OrderedDict()
 
     def batch(self, snapshot: Snapshot, at: int) -> bytes:
         """Return the encoded batch of the next frame; `at` is its time in nanoseconds since 1970."""
         self._seq += 1
-        holdings, states = self._due_holders(snapshot.devices, at)
+        machine = self._machine(snapshot.node)
+        holdings, states = machine.due_holders(snapshot.devices, at)
         report = MachineReport(
             machine=snapshot.node,
-            samples=self._new_samples("", snapshot.devices, snapshot.host),
-            events=self._new_events(snapshot),
+            samples=machine.new_samples("", snapshot.devices, snapshot.host),
+            events=machine.new_events(snapshot),
             readers=_statuses(snapshot.readers),
             holdings=holdings,
             inventory=snapshot.host.pci,
             device_holders=states,
         )
-        guests = [self._guest(one, snapshot.node) for one in snapshot.guests if one.devices or one.host.readings]
+        guests = [machine.guest(one, snapshot.node) for one in snapshot.guests if one.devices or one.host.readings]
         return encode(
             Batch(
                 cluster=self._cluster,
@@ -73,13 +76,31 @@ class RecordedBatches:
             )
         )
 
-    def _guest(self, guest: Guest, node: Machine) -> MachineReport:
+    def _machine(self, node: Machine) -> "_RecordedMachine":
+        """Return what was sent of a machine; beyond the limit, that of the machine used least recently is dropped."""
+        key = node.name, node.machine_id, node.system_uuid
+        machine = self._machines.setdefault(key, _RecordedMachine())
+        self._machines.move_to_end(key)
+        if len(self._machines) > MAX_MACHINES:
+            self._machines.popitem(last=False)
+        return machine
+
+
+class _RecordedMachine:
+    """Newest sent samples, events and holders of a machine."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, str, str, Lane], int] = {}  # machine, view, reader and lane to its newest sample
+        self._events: set[bytes] = set()  # of the frame before
+        self._holders: tuple[bytes, int] = (b"", 0)  # newest reported holders, and their time
+
+    def guest(self, guest: Guest, node: Machine) -> MachineReport:
         machine = msgspec.structs.replace(guest.machine, hypervisor=guest.machine.hypervisor or node.name)
         key = guest.vm_uuid or guest.machine.name
-        samples = self._new_samples(key, guest.devices, guest.host)
+        samples = self.new_samples(key, guest.devices, guest.host)
         return MachineReport(machine=machine, samples=samples, readers=_statuses(guest.readers))
 
-    def _new_samples(self, machine: str, devices: Iterable[Device], host: Host) -> tuple[Sample, ...]:
+    def new_samples(self, machine: str, devices: Iterable[Device], host: Host) -> tuple[Sample, ...]:
         """Return the samples that are newer than those of earlier frames; `machine` is empty for the node itself."""
         found = [one for device in devices for one in _device_samples(device)]
         found += _samples(None, host.readings, host.dimensions, host.sources)
@@ -91,7 +112,7 @@ class RecordedBatches:
                 new.append(one)
         return tuple(new)
 
-    def _new_events(self, snapshot: Snapshot) -> tuple[Event, ...]:
+    def new_events(self, snapshot: Snapshot) -> tuple[Event, ...]:
         """Return the events that the frame before does not have. A frame has the most recent events."""
         views = {device.key: device.view for device in snapshot.devices}
         reports = {msgspec.msgpack.encode(one): one for one in snapshot.events}
@@ -99,7 +120,7 @@ class RecordedBatches:
         self._events = set(reports)
         return tuple(_event(one, views) for one in new if one.device is None or one.device in views)
 
-    def _due_holders(
+    def due_holders(
         self, devices: Sequence[Device], at: int
     ) -> tuple[tuple[Holding, ...], tuple[DeviceState, ...] | None]:
         """Return holdings and holder states if they have changed, or are due again; otherwise none."""

@@ -5,7 +5,7 @@ import errno
 import io
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpufleet.recording.format import (
     HEADER_BYTES,
     MAGIC,
     MAX_BODY_BYTES,
+    FrameHeader,
     RecordingHeader,
     make_frame_header,
     pack_frame_header,
@@ -34,7 +35,10 @@ SYNC_SECONDS = 5.0
 """Interval of syncs. A power cut loses at most the frames of this time, `kill -9` at most the frame being written."""
 
 KEY_INTERVAL = 60
-"""Frames from a key frame to the next. Damage to a key frame costs the frames up to the next."""
+"""Frames of a machine from a key frame to the next. Damage to a key frame costs its frames up to the next."""
+
+MAX_KEY_BYTES = 64 << 20
+"""Maximum size of the documents of the key frames in memory. Frames of further machines have no key frame."""
 
 MIN_ROTATE_BYTES = 64 << 10
 """Minimum size for rotation."""
@@ -50,6 +54,15 @@ class Rotation(msgspec.Struct, frozen=True):
 
     size: int
     keep: int
+
+
+class _KeyFrame(msgspec.Struct, frozen=True):
+    """Key frame of a machine: number of the group, position, size of the document, compressor with the document."""
+
+    group: int
+    offset: int
+    size: int
+    compressor: Any
 
 
 class RecordingFileError(GpufleetError):
@@ -77,45 +90,72 @@ class RecordingWriter:
         self.frames = self.torn_bytes = 0
         self._number = self._end = 0
         self._synced = clock.monotonic()
-        self._key_frame: tuple[int, int, Any] | None = None  # number, position, compressor with its document
+        self._group = 0
+        self._keys: dict[str, _KeyFrame] = {}  # by machine
         with self._errors("open"):
             self._open()
 
     def append(self, document: bytes, at: int) -> None:
-        """Write a frame: a snapshot document and its time in nanoseconds since 1970.
+        """Write a frame: a snapshot document and its time in nanoseconds since 1970. Raises like `append_group`."""
+        self.append_group((("", document),), at)
+
+    def append_group(self, documents: Sequence[tuple[str, bytes]], at: int) -> None:
+        """Write the frames of several machines with one time. They are in the same file, one after the other.
+
+        Args:
+            documents: name and snapshot document of each machine. Successive documents of a name are stored as
+                differences.
+            at: time of the frames, nanoseconds since 1970.
 
         Raises:
-            WireLimitError: if the document is too large.
-            RecordingFileError: if it cannot be written; the file then ends with the frame before.
+            WireLimitError: if a document is too large.
+            RecordingFileError: if they cannot be written; the file then ends with the frame before.
         """
         with self._errors("write"):
-            body, key = self._compress(document)
-            end = self._end + FRAME_HEADER_BYTES + len(body)
-            if self._rotation is not None and self._index.frames and end > self._rotation.size:
+            data, headers, keys = self._pack(documents, at)
+            if self._rotation is not None and self._index.frames and self._end + len(data) > self._rotation.size:
                 self._finish()
                 self._rotate(self._rotation.keep)
                 self._open()
-                body, key = self._compress(document)
-            if len(body) > MAX_BODY_BYTES:
-                raise WireLimitError("", f"the document has {len(body)} bytes compressed, more than {MAX_BODY_BYTES}")
-            header = make_frame_header(self._seed, self._number + 1, at, body, key)
-            self._write(pack_frame_header(self._seed, header) + body)
-            if not key:
-                self._key_frame = header.number, self._end, keyed_compressor(document)
-            self._index.add(header, self._end)
-            self._end += FRAME_HEADER_BYTES + len(body)
-            self._number = header.number
-            self.frames += 1
+                data, headers, keys = self._pack(documents, at)
+            self._write(data)
+            self._keys = keys
+            self._group += 1
+            for header in headers:
+                self._index.add(header, self._end)
+                self._end += FRAME_HEADER_BYTES + header.length
+            self._number += len(headers)
+            self.frames += len(headers)
             if self._clock.monotonic() - self._synced >= SYNC_SECONDS:
                 os.fdatasync(self._file.fileno())
                 self._synced = self._clock.monotonic()
 
-    def _compress(self, document: bytes) -> tuple[bytes, int]:
-        """Return the body of the next frame, and the position of its key frame or 0."""
-        if self._key_frame is None or self._number + 1 - self._key_frame[0] >= KEY_INTERVAL:
-            return compress(document), 0
-        _, place, compressor = self._key_frame
-        return compressor.compress(document), place
+    def _pack(
+        self, documents: Sequence[tuple[str, bytes]], at: int
+    ) -> tuple[bytes, list[FrameHeader], dict[str, _KeyFrame]]:
+        """Return the next frames, their headers, and the key frames of their machines."""
+        keys = {name: self._keys[name] for name, _ in documents if name in self._keys}
+        used = sum(one.size for one in keys.values())
+        data, headers = bytearray(), []
+        for number, (name, document) in enumerate(documents, self._number + 1):
+            key = keys.get(name)
+            if key is not None and self._group - key.group < KEY_INTERVAL:
+                header, body = self._frame(number, at, key.compressor.compress(document), key.offset)
+            else:
+                header, body = self._frame(number, at, compress(document))
+                used -= keys.pop(name).size if key is not None else 0
+                if used + len(document) <= MAX_KEY_BYTES:
+                    place = self._end + len(data)
+                    keys[name] = _KeyFrame(self._group, place, len(document), keyed_compressor(document))
+                    used += len(document)
+            data += pack_frame_header(self._seed, header) + body
+            headers.append(header)
+        return bytes(data), headers, keys
+
+    def _frame(self, number: int, at: int, body: bytes, key: int = 0) -> tuple[FrameHeader, bytes]:
+        if len(body) > MAX_BODY_BYTES:
+            raise WireLimitError("", f"the document has {len(body)} bytes compressed, more than {MAX_BODY_BYTES}")
+        return make_frame_header(self._seed, number, at, body, key), body
 
     def close(self) -> None:
         """Write the index, make the file durable and close it.
@@ -131,7 +171,7 @@ class RecordingWriter:
         with contextlib.ExitStack() as on_error:
             self._file: io.FileIO = on_error.enter_context(io.FileIO(descriptor, "r+b"))
             _lock(descriptor)
-            self._key_frame = None
+            self._keys = {}
             if self._is_new():
                 header = RecordingHeader(secrets.token_bytes(16), self._clock.now_ns())
                 self._seed, self._index, self._number, self._end = header.seed, FrameIndex(), 0, 0

@@ -1,7 +1,7 @@
 """Observations: what one poll of a source returned, of one machine or of a fleet. Pure."""
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from gpufleet.model.api.answer import GpuRecord
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import OK as GUEST_OK
 from gpufleet.model.reading import Reading
-from gpufleet.model.snapshot import Device, Host, Snapshot
+from gpufleet.model.snapshot import HUB_READER, Device, Host, Snapshot
 from gpufleet.model.status import ReaderState
 
 MAX_PROBLEMS = 3
@@ -102,6 +102,32 @@ def observe_snapshot(snapshot: Snapshot, owners: Mapping[ProcessKey, ProcessOwne
         problems=_problems(snapshot),
         owners=owners or {},
     )
+
+
+def observe_recorded(snapshots: Sequence[Snapshot], damage: Sequence[str] = ()) -> Observation:
+    """Return the observation of the machines of a recorded poll, at least one; `damage` describes missing ones."""
+    found = [observe_snapshot(one) for one in snapshots]
+    if len(found) == 1:
+        return msgspec.structs.replace(found[0], problems=(*damage, *found[0].problems)[:MAX_PROBLEMS])
+    nodes = tuple(
+        msgspec.structs.replace(node, id=f"{place}/{node.id}", state=node.state or _hub_state(snapshot), host=None)
+        for place, (one, snapshot) in enumerate(zip(found, snapshots, strict=True))
+        for node in one.nodes
+    )
+    devices = sum(len(node.devices) for node in nodes)
+    return Observation(
+        title="recording",
+        facts=(f"machines {len(found)}, devices {devices}",),
+        measured_at=max(one.measured_at for one in snapshots),
+        nodes=nodes,
+        problems=tuple(damage)[:MAX_PROBLEMS],
+    )
+
+
+def _hub_state(snapshot: Snapshot) -> str:
+    """Return the state of a machine that its hub had no current readings of; empty for other machines."""
+    failed = (one for one in snapshot.readers if one.reader == HUB_READER and one.state is ReaderState.FAILED)
+    return next((one.last_error for one in failed), "")
 
 
 def _problems(snapshot: Snapshot) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
 """Sources of observations: the port of `gpufleet top`, and recordings."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from gpufleet.model.errors import GpufleetError, RecordingError
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.recording.reader import RecordedFrame, RecordingReader
-from gpufleet.top.observation import Observation, observe_snapshot
+from gpufleet.recording.reader import RecordingReader
+from gpufleet.top.observation import Observation, observe_recorded
 
 MIN_SPEED, MAX_SPEED = 0.125, 1024.0
 
@@ -25,7 +26,7 @@ class TopSource(Protocol):
 
 
 class Playback:
-    """Observations of a recording at a playing time, which moves with the monotonic clock.
+    """Observations of a recording, of one machine or several, at a playing time, which moves with the monotonic clock.
 
     Attributes:
         speed: recorded seconds per second.
@@ -60,16 +61,18 @@ class Playback:
         """Return the observation at the playing time."""
         self._advance()
         try:
-            return self._observe()
+            return await asyncio.to_thread(self._observe, self._at)
         except OSError as error:
             raise GpufleetError(f"cannot read the recording: {error.strerror or error}") from error
 
-    def _observe(self) -> Observation:
-        frame = next(self._reader.frames(self._reader.seek(self._at)), None)
-        if not isinstance(frame, RecordedFrame):
-            raise RecordingError(0 if frame is None else frame.offset, "the frame is damaged")
-        if self._shown is None or self._shown[0] != frame.offset:
-            self._shown = frame.offset, observe_snapshot(self._clean(self._reader.snapshot(frame)))
+    def _observe(self, at: int) -> Observation:
+        offset = self._reader.seek(at)
+        if self._shown is None or self._shown[0] != offset:
+            poll = self._reader.poll(offset)
+            if not poll.snapshots:
+                raise poll.problems[0] if poll.problems else RecordingError(offset, "the frame is damaged")
+            machines = [self._clean(one) for one in poll.snapshots]
+            self._shown = offset, observe_recorded(machines, [f"recording, {one}" for one in poll.problems])
         return self._shown[1]
 
     @property

@@ -176,7 +176,7 @@ def request(
                 raise RequestError(f"{base} would send the token unencrypted over the network: use https")
             headers["Authorization"] = f"Bearer {access.token()}"
         prepared = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - checked above
-        with _opener(access, parts.hostname).open(prepared, timeout=timeout_seconds) as answer:
+        with _opener(access, parts.scheme, parts.hostname).open(prepared, timeout=timeout_seconds) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
             link = _NEXT.fullmatch(answer.headers.get("Link", ""))
     except urllib.error.HTTPError as error:
@@ -206,12 +206,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _opener(access: ServerAccess, host: str) -> urllib.request.OpenerDirector:
-    try:
-        context = ssl.create_default_context(cafile=access.ca)
-    except OSError as error:
-        raise RequestError(f"cannot load authorities from {access.ca}: {error.strerror or error}") from error
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
+def _opener(access: ServerAccess, scheme: str, host: str) -> urllib.request.OpenerDirector:
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+    if scheme == "https" or access.ca is not None:  # loading the system's authorities takes 20 ms
+        try:
+            context = ssl.create_default_context(cafile=access.ca)
+        except OSError as error:
+            raise RequestError(f"cannot load authorities from {access.ca}: {error.strerror or error}") from error
+        handlers.append(urllib.request.HTTPSHandler(context=context))
     if is_loopback(host):  # a proxy would get the token, which plain HTTP may send to this machine only
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers)
