@@ -57,6 +57,7 @@ enabled = false
 nodes = ["n1"]
 
 [metrics]
+dialects = ["native", "l9gpu"]
 holder_labels = true
 """
 GPU, OTHER = 6, 7
@@ -185,7 +186,8 @@ def test_jobs_an_array_and_a_step_have_their_devices(
     assert str(array) in tasks
     with prometheus(peer("prometheus"), tmp_path / "p", urlsplit(site.agent_url).netloc) as server:
         for id_ in {*shown.values()}:
-            query = f'gpufleet_gpu_utilization_ratio{{job_id="{id_}"}}'
-            wait_until(partial(server.query, query), what=query)
-            found = {one.labels["uuid"] for one in server.now(query)}
-            assert found == {uuid for uuid, own in shown.items() if own == id_}
+            for family, label in (("gpufleet_gpu_utilization_ratio", "uuid"), ("gpu_utilization", "gpu_uuid")):
+                query = f'{family}{{job_id="{id_}"}}'
+                wait_until(partial(server.query, query), what=query)
+                found = {one.labels[label] for one in server.now(query)}
+                assert found == {uuid for uuid, own in shown.items() if own == id_}

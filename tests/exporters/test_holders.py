@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.delivery.export import AgentStats
+from gpufleet.dialects import l9gpu
 from gpufleet.dialects.dcgm_exporter import WINDOW_MS, XID_COUNT
 from gpufleet.dialects.native import MEASURED
 from gpufleet.dialects.registry import DIALECTS
@@ -118,7 +119,7 @@ def hostile_claims() -> list[HolderClaim]:
     return [*map_pods(pods, PodIdentities(NodeFolders(), pods), {}), *claims_of(job, {"n": gpus})]
 
 
-@pytest.mark.parametrize("dialect", [one.name for one in DIALECTS])
+@pytest.mark.parametrize("dialect", [*(one.name for one in DIALECTS), l9gpu.NAME])
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_hostile_names_are_bounded_and_escaped_on_every_page(dialect: str, openmetrics: bool) -> None:
     for claim in hostile_claims():

@@ -38,7 +38,7 @@ def agent(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Metric names on /metrics: native, dcgm, all-smi, nvidia-gpu-exporter, kubevirt; comma-separated.",
+            help="Names on /metrics: native, dcgm, all-smi, nvidia-gpu-exporter, kubevirt, l9gpu; comma-separated.",
         ),
     ] = None,
     log_level: Annotated[

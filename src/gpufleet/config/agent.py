@@ -251,8 +251,8 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The page `/metrics`, and the labels of remote write.
 
     Attributes:
-        dialects: dialects of the metric names, any of `native`, `dcgm`, `all-smi`, `nvidia-gpu-exporter` and
-            `kubevirt`; `gpufleet` and `dcgm-exporter` are synonyms of the first two.
+        dialects: dialects of the metric names, any of `native`, `dcgm`, `all-smi`, `nvidia-gpu-exporter`,
+            `kubevirt` and `l9gpu`; `gpufleet` and `dcgm-exporter` are synonyms of the first two.
         holder_labels: add `namespace`, `pod`, `container` and `job_id` of the only holder of a GPU to its series under
             the names of `native`, also with remote write. Series then begin and end with their holders.
     """

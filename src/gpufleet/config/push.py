@@ -10,8 +10,10 @@ from gpufleet.config.load import InvalidValueError
 from gpufleet.config.tls import check_pair
 from gpufleet.config.urls import check_push_url
 
-DialectName = Literal["native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "gpufleet", "dcgm-exporter"]
-Dialects = Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=7)]
+DialectName = Literal[
+    "native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "l9gpu", "gpufleet", "dcgm-exporter"
+]
+Dialects = Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=8)]
 
 OtlpDialects = Annotated[tuple[Literal["otel", "l9gpu"], ...], msgspec.Meta(min_length=1, max_length=2)]
 """Dialects of OTLP."""

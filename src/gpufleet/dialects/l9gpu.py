@@ -1,4 +1,4 @@
-"""Dialect of last9's l9gpu (`gpu.*` over OTLP): full export, limited import.
+"""Dialect of last9's l9gpu (`gpu.*` over OTLP, or on a page): full export, limited import over OTLP.
 
 Names, units and attributes are from its source of 2026-04 (`metric_names.py` at 8179ee6), and from the queries of its
 dashboards and alerts. It sends only gauges, also for counters, each with the maximum of a minute. For counters and
@@ -11,6 +11,9 @@ import msgspec
 
 from gpufleet.dialects.otel_names import OtelRow
 from gpufleet.model.absence import Reason
+
+NAME = "l9gpu"
+"""Name in configuration and output."""
 
 UUID, INDEX, MODEL = "gpu.uuid", "gpu.index", "gpu.model"
 """Attributes of a GPU."""

@@ -7,6 +7,7 @@ from gpufleet.delivery.export_queue import ExportQueueStats
 from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.kubevirt import KUBEVIRT
+from gpufleet.dialects.l9gpu import NAME as L9GPU
 from gpufleet.dialects.native import NATIVE
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
 from gpufleet.exporters.all_smi import add_all_smi
@@ -14,6 +15,7 @@ from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.dcgm_exporter import add_dcgm
 from gpufleet.exporters.exposition import MetricsPage, PageFormat, Section, format_labels, write_page
 from gpufleet.exporters.kubevirt import add_kubevirt
+from gpufleet.exporters.l9gpu import add_l9gpu
 from gpufleet.exporters.nvidia_gpu_exporter import add_nvidia_gpu_exporter
 from gpufleet.exporters.prometheus import NativePage
 from gpufleet.model.snapshot import Snapshot
@@ -124,6 +126,7 @@ DIALECT_WRITERS = {
     ALL_SMI.name: add_all_smi,
     NVIDIA_GPU_EXPORTER.name: add_nvidia_gpu_exporter,
     KUBEVIRT.name: add_kubevirt,
+    L9GPU: add_l9gpu,
 }
 """Dialects whose families are computed from a snapshot alone."""
 

@@ -224,7 +224,8 @@ def _otel_row(row: OtelRow, note: str = "") -> str:
 def _l9gpu() -> list[str]:
     text = (
         "OTLP names: written with `[push.otlp] dialects`, read by hubs. All are gauges, as in l9gpu. Write only: "
-        "gpufleet writes the name and does not read it."
+        "gpufleet writes the name and does not read it. `--dialect l9gpu` writes them on a page, with underscores "
+        "and without units (`gpu_utilization`); such a page is not read."
     )
     rows = [_otel_row(row, f"write only: {row.unread}" if row.unread else "") for row in l9gpu.L9GPU]
     written = {one.name: one.metric for one in (*l9gpu.QUOTIENTS, l9gpu.SUM)}
