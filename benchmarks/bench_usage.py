@@ -15,11 +15,12 @@ from pathlib import Path
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
+from gpufleet.config.hub import UsageConfig
 from gpufleet.fleet.attribution.bindings import Claims
-from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
+from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.hub.query.usage import UsageCalculator
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
@@ -151,7 +152,7 @@ def main() -> None:
             lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
             joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
             by_holder = HolderUsageCalculator(
-                registry=registry, store=store, joins=joins, prices=PriceTable(), clock=clock
+                registry=registry, store=store, joins=joins, prices=CurrentPrices(UsageConfig()), clock=clock
             )
             for by in (UsageDimension.NAMESPACE, UsageDimension.POD):
                 measure(table, f"by {by}", lambda by=by: by_holder.compute(START, END, [by]))  # type: ignore[misc]
@@ -169,7 +170,7 @@ def main() -> None:
                 lookup=lookup,
                 joins=ClusterJoins(store=store, lookup=lookup, clock=clock),
                 turns=GuestTurns(store=store, clock=clock, stale_after_seconds=90),
-                prices=PriceTable(),
+                prices=CurrentPrices(UsageConfig()),
                 clock=clock,
             )
             measure(

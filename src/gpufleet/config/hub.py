@@ -62,7 +62,7 @@ class UsageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         currency: currency of all prices, such as `EUR`. None if there are no prices.
         price: prices of GPUs, each a table `[[usage.price]]`.
-        price_file: CSV file of further prices, read at the start of the hub, such as `/etc/gpufleet/prices.csv`.
+        price_file: CSV file of further prices, read again after a change, such as `/etc/gpufleet/prices.csv`.
         commitments: commitments by which clusters are paid, each as `CLUSTER=COMMITMENT`, such as `rack-7=reserved-1y`.
     """
 

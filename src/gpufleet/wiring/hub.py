@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from gpufleet.config.agent import parse_listen
-from gpufleet.config.hub import HubConfig, UsageConfig
-from gpufleet.fleet.usage.prices import PriceTable
+from gpufleet.config.hub import HubConfig
 from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.instant import InstantSource
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
@@ -19,6 +18,7 @@ from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.uptime import IngestClock, run_ingest_clock
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.overview import Overview
+from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.hub.query.status import HubStatus
 from gpufleet.hub.receive.clusters import Clusters
@@ -28,7 +28,6 @@ from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.listener import Listener, reported_listener
 from gpufleet.hub.receive.sequences import EpochConflicts
-from gpufleet.model.api.usage import Price
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Tokens
 from gpufleet.ports.store import Store
@@ -230,7 +229,7 @@ async def running_hub(
             clusters=clusters,
             stale_after_seconds=config.stale_after_seconds,
             instant=overview.instant,
-            prices=make_prices(config.usage),
+            prices=CurrentPrices(config.usage),
             findings=parts.findings,
             live_findings=live_findings,
         )
@@ -336,16 +335,6 @@ async def running_hub(
         finally:
             flusher.stop()  # after the server, so that no batch arrives afterwards
             await task
-
-
-def make_prices(config: UsageConfig) -> PriceTable:
-    """Return the prices of GPUs, of the configuration and of its CSV file.
-
-    Raises:
-        ConfigProblemsError: if the file is invalid, or has a price that the configuration has too.
-    """
-    prices = [Price(**msgspec.structs.asdict(one)) for one in config.all_prices]
-    return PriceTable(prices, config.currency, config.commitment_pairs)
 
 
 async def load_credentials(tokens: Tokens, stack: contextlib.AsyncExitStack, counters: Counters) -> Credentials:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Container
 from concurrent.futures import Executor
 
 from gpufleet.fleet.attribution.bindings import Claims
-from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
 from gpufleet.hub.query.claim_holders import ClaimHolders
@@ -17,6 +16,8 @@ from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holders import HolderQueries
 from gpufleet.hub.query.inventory import InventoryQueries
 from gpufleet.hub.query.machine_series import MachineSeriesQueries
+from gpufleet.hub.query.prices import CurrentPrices
+from gpufleet.hub.query.probe_changes import ProbeChangeQueries
 from gpufleet.hub.query.sql import SqlQueries
 from gpufleet.hub.query.status import Readiness
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
@@ -31,7 +32,8 @@ class Queries:
     """All queries of a hub.
 
     Attributes:
-        allocations, fleet, machine_series, findings, holders, events, inventory, usage, sql: queries by subject.
+        allocations, fleet, machine_series, probe_changes, findings, holders, events, inventory, usage, sql: queries by
+            subject.
         readiness: readiness of registry and store.
     """
 
@@ -49,7 +51,7 @@ class Queries:
         clusters: Container[str],
         stale_after_seconds: float,
         instant: Callable[[], LivenessSnapshot],
-        prices: PriceTable,
+        prices: CurrentPrices,
         findings: FindingRegistry,
         live_findings: LiveFindings,
     ) -> None:
@@ -91,6 +93,7 @@ class Queries:
         self.machine_series = MachineSeriesQueries(
             store=store, lookup=lookup, executor=executor, clock=clock, stale_after_seconds=stale_after_seconds
         )
+        self.probe_changes = ProbeChangeQueries(store=store, lookup=lookup, executor=executor)
         self.holders = HolderQueries(
             store=store,
             claims=claims,

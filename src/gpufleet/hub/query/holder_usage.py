@@ -6,7 +6,6 @@ import msgspec
 
 from gpufleet.fleet.readings import device_views
 from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows
-from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
@@ -15,6 +14,7 @@ from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
+from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.usage_inputs import check_interval, measured, place_units
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
@@ -57,7 +57,7 @@ class HolderUsageCalculator:
     """Computes usage by holder from holdings and the inventory."""
 
     def __init__(
-        self, *, registry: Registry, store: Store, joins: ClusterJoins, prices: PriceTable, clock: Clock
+        self, *, registry: Registry, store: Store, joins: ClusterJoins, prices: CurrentPrices, clock: Clock
     ) -> None:
         self._registry = registry
         self._store = store
@@ -78,6 +78,7 @@ class HolderUsageCalculator:
                 groups.
         """
         check_interval(start, end)
+        prices = self._prices.table()
         stored: list[StoredHolding] = []
         units: dict[UnitKey, PhysicalUnit] = {}
         presence: list[UnitInterval] = []
@@ -91,12 +92,13 @@ class HolderUsageCalculator:
             held = self._joins.complete(read)
             stored += held
             found = self._inventory(name, records, start, end, now)
+            if prices.needs_placement:
+                place_units(found.units.by_id.values(), {one.id: one for one in records}, self._joins)
             presence += found.presence
             for place, own in by_place(held).items():
                 id_, part = found.units.held_at(place)
                 placed += [PlacedShares((name, id_), part, one) for one in share_intervals(own, now, start, end)]
             units |= {(name, id_): unit for id_, unit in found.units.by_id.items()}
-        prices = self._prices
         segments = cut_holder_segments(presence, placed, units, prices.boundaries)
         known = measured(self._store, segments, units, _devices)
         rows, total = holder_rows(known, _newest_holders(stored), by, prices)
@@ -107,7 +109,7 @@ class HolderUsageCalculator:
             start=to_datetime(start),
             end=to_datetime(end),
             group_by=tuple(by),
-            currency=self._prices.currency,
+            currency=prices.currency,
             rows=rows,
             total=total,
             unresolved=(),
@@ -146,8 +148,6 @@ class HolderUsageCalculator:
             if record.hypervisor_id is not None:
                 guests.setdefault(record.hypervisor_id, []).append(record.id)
         units = PhysicalUnits(cluster, stored, left, guests)
-        if self._prices.needs_placement:
-            place_units(units.by_id.values(), by_id, self._joins)
         first: dict[Place, int] = {}
         for slot in slots:
             first[slot.machine, slot.view] = min(slot.first, first.get((slot.machine, slot.view), slot.first))

@@ -9,7 +9,6 @@ from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
-from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.residence import (
     Interval,
     gaps,
@@ -37,6 +36,7 @@ from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
 from gpufleet.hub.query.holding_reads import ambiguous_jobs, machine_queries, read_holdings, target_queries
 from gpufleet.hub.query.names import without_machine_ids
+from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.hub.query.usage_inputs import PastReports, check_interval, measured, place_units
 from gpufleet.model.absence import Reason
@@ -99,7 +99,7 @@ class UsageCalculator:
         lookup: MachineLookup,
         joins: ClusterJoins,
         turns: GuestTurns,
-        prices: PriceTable,
+        prices: CurrentPrices,
         clock: Clock,
     ) -> None:
         self._turns = turns
@@ -129,6 +129,7 @@ class UsageCalculator:
             InvalidQueryError: if the interval is empty or too long, or if there are too many allocations or holdings.
         """
         check_interval(start, end)
+        prices = self._prices.table()
         every = {
             one.id: one
             for one in self._registry.allocations()
@@ -144,7 +145,7 @@ class UsageCalculator:
         unresolved: list[UnresolvedAllocation] = []
         for cluster in sorted(clusters):
             mine = [one for one in every.values() if one.spec.target.cluster == cluster]
-            found, placed = self._place(cluster, mine, shown, start, end)
+            found, placed = self._place(cluster, mine, shown, start, end, places_units=prices.needs_placement)
             units.update({(cluster, id_): unit for id_, unit in found.items()})
             for one in mine:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
@@ -171,7 +172,6 @@ class UsageCalculator:
                     unresolved.append(
                         UnresolvedAllocation(allocation=one.id, devices=missing, reason=had.reason, detail=detail)
                     )
-        prices = self._prices
         relevant = [one for one in cut_segments(holdings, every, prices.boundaries) if not shown.isdisjoint(one.parts)]
         known = measured(self._store, relevant, units, _devices)
         groups, total = usage_rows(known, every, shown, by, prices)
@@ -179,7 +179,7 @@ class UsageCalculator:
             start=to_datetime(start),
             end=to_datetime(end),
             group_by=tuple(by),
-            currency=self._prices.currency,
+            currency=prices.currency,
             rows=groups,
             total=total,
             unresolved=tuple(sorted(unresolved, key=lambda one: one.allocation)),
@@ -187,11 +187,19 @@ class UsageCalculator:
         )
 
     def _place(
-        self, cluster: str, mine: Sequence[Allocation], shown: Container[str], start: int, end: int
+        self,
+        cluster: str,
+        mine: Sequence[Allocation],
+        shown: Container[str],
+        start: int,
+        end: int,
+        *,
+        places_units: bool,
     ) -> tuple[dict[str, PhysicalUnit], dict[str, AllocatedUnits]]:
         """Find the devices of the allocations of a cluster in an interval; each machine is queried once.
 
         Those of a pod or job that is not `shown` are found only on machines with devices of the shown allocations.
+        With `places_units`, the devices have the instance type and region of their machines.
         """
         machines: dict[str, MachineRecord] = {}
         bound: dict[str, tuple[BoundInterval, ...]] = {}
@@ -210,7 +218,7 @@ class UsageCalculator:
         stays = self._stays(cluster, stored)
         left = [place for place, own in stays.items() if is_left(own)]
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
-        if self._prices.needs_placement:
+        if places_units:
             place_units(units.by_id.values(), machines, self._joins)
         placed = {}
         for one in mine:
@@ -443,7 +451,7 @@ class UsageQueries:
         joins: ClusterJoins,
         turns: GuestTurns,
         threads: Executor,
-        prices: PriceTable,
+        prices: CurrentPrices,
         clock: Clock,
         bind_pending: Callable[[], Awaitable[None]],
     ) -> None:
