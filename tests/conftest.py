@@ -66,6 +66,26 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+CAPTURE_DEPTH = 4
+"""Depth of the folders of a test that are searched for captures."""
+
+
+@pytest.fixture(autouse=True)
+def _written_captures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Validate every benchmark capture that a test wrote, by whatever command, against the published schema."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is None:
+        return
+    for path, folders, files in os.walk(folder):
+        if "SHA256SUMS" in files and os.path.isfile(os.path.join(path, "SHA256SUMS")):  # noqa: PTH113, PTH118 - fast
+            from tests.support.benchmarks import validate_captures  # imports a validator, which few tests need
+
+            validate_captures(Path(path))
+        if path.count(os.sep) - str(folder).count(os.sep) >= CAPTURE_DEPTH:
+            folders.clear()
+
+
 @pytest.fixture(scope="session")
 def peer() -> Callable[[str], Path]:
     """Return the path of a real program. Without it the test fails, or skips if skips are allowed."""

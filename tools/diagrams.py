@@ -2,8 +2,8 @@
 
 python -m tools.diagrams DOT
 
-A diagram follows the colour scheme of its reader. It has the digest of its source and of the style, by which
-`tests/tools/test_diagrams.py` knows whether it is current. Any graphviz gives a correct diagram; its places can differ.
+A diagram follows the colour scheme of its reader. It has a digest of its source, the style and the drawing, by which
+`tests/tools/test_diagrams.py` detects a change. Every graphviz gives a correct diagram; its places can differ.
 """
 
 import hashlib
@@ -48,15 +48,17 @@ text { font-family: Helvetica, Arial, "Liberation Sans", sans-serif; fill: #1c23
 """Style of every diagram: own parts, disks and consumers have colours, pulls are dashed."""
 
 
-def digest_of(source: str) -> str:
-    """Return the digest of a source and the style."""
-    return hashlib.sha256((source + STYLE).encode()).hexdigest()
+DIGEST = re.compile(r"<!-- sha256 of source, style and drawing: ([0-9a-f]{64}) -->\n")
 
 
-def embedded_digest(svg: str) -> str | None:
-    """Return the digest that a rendered diagram has, or None."""
-    found = re.search(r"<!-- source and style: sha256 ([0-9a-f]{64}) -->", svg)
-    return None if found is None else found[1]
+def is_current(svg: str, source: str) -> bool:
+    """Return whether a rendered diagram is unchanged, and that of the source and of the style."""
+    found = DIGEST.search(svg)
+    return found is not None and found[1] == _digest_of(source, DIGEST.sub("", svg, count=1))
+
+
+def _digest_of(source: str, drawing: str) -> str:
+    return hashlib.sha256(f"{source}{STYLE}{drawing}".encode()).hexdigest()
 
 
 def render(source: str, dot: Path) -> str:
@@ -73,8 +75,9 @@ def render(source: str, dot: Path) -> str:
     body = re.sub(r"^.*?(?=<svg)", "", done.stdout, flags=re.DOTALL)
     body = re.sub(r' font-family="[^"]*"', "", body)
     body = re.sub(r"<!-- .*? -->\n", "", body)
-    head = f"\n<!-- source and style: sha256 {digest_of(source)} -->\n<style>{STYLE}</style>\n"
-    return body.replace(">", f">{head}", 1)
+    drawing = body.replace(">", f">\n<style>{STYLE}</style>\n", 1)
+    digest = _digest_of(source, drawing)
+    return drawing.replace("<style>", f"<!-- sha256 of source, style and drawing: {digest} -->\n<style>", 1)
 
 
 def _environment(dot: Path) -> Iterator[tuple[str, str]]:

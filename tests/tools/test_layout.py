@@ -51,7 +51,7 @@ THROUGH_THE_PACKAGE = {
     ),
     "fleet/attribution": ("passthrough", "tests/web/hub/test_passthrough.py"),
     "fleet/facts": ("conditions devices machines memory metrics supplied", "tests/fleet/facts"),
-    "holders/kubernetes": ("identity listing", "tests/holders/kubernetes/test_contract.py"),
+    "holders/kubernetes": ("identity", "tests/holders/kubernetes/test_contract.py"),
     "holders/libvirt": ("mapping", "tests/holders/libvirt"),
     "holders/processes": ("descriptors files placement records vfio", "tests/holders/processes"),
     "holders/slurm": ("fetch records", "tests/holders/slurm"),
@@ -62,7 +62,10 @@ THROUGH_THE_PACKAGE = {
     "hub/liveness": ("states", "tests/hub/liveness"),
     "hub/notify": ("receiver responses stats", "tests/hub/notify"),
     "hub/query": (
-        ("allocations fleet holder_usage holders inventory machine_series paging processes usage workloads"),
+        (
+            "allocations fleet holder_usage holders inventory machine_series paging probe_changes processes usage "
+            "workloads"
+        ),
         "tests/hub/query",
     ),
     "hub/receive": ("clusters counters log", "tests/hub/receive"),
@@ -74,7 +77,7 @@ THROUGH_THE_PACKAGE = {
         ),
         "tests/model",
     ),
-    "model/api": ("answer findings fleet holders inventory kubernetes senders sql usage", "tests/web/hub"),
+    "model/api": ("answer findings fleet holders inventory kubernetes probe senders sql usage", "tests/web/hub"),
     "model/stored": ("findings holdings kubernetes ledger readings retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
     "probe": ("facts host_files measurements records", "tests/probe"),

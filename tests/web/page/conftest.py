@@ -1,25 +1,15 @@
 """Chromium for the tests of the pages of hub and agent."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.support.peers import environment
-from tests.support.waiting import PATIENCE
+from tests.support.chromium import running_chromium
 
 
 @pytest.fixture(scope="module")
 def browser(peer: Callable[[str], Path]) -> Iterator[Browser]:
-    program = peer("chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=program,
-            args=["--no-sandbox"],  # tests also run as root
-            env={**os.environ, **environment("chromium")},
-            timeout=60_000 * PATIENCE,
-        )
+    with running_chromium(peer("chromium")) as started:
         yield started
-        started.close()

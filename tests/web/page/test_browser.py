@@ -434,8 +434,19 @@ def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> No
     expect(row.locator("td").nth(3)).to_contain_text("ago")
     divided = FLEET.node(1, 4).gpus[0].view.uuid  # its GPUs are in MIG mode
     visit.go(f"#/gpus/{divided}", "GPU")
+    expect(page.locator("section").filter(has_text="Holders of the range")).to_contain_text("held in parts")
     row = page.locator("tr").filter(has_text="gpu_utilization_ratio")
     expect(row.locator(".absent")).to_have_text("not_in_mig_mode")
+
+
+def test_gpu_page_lists_the_holders_of_the_range(visit: Visit, hub: Hub) -> None:
+    held = hub.request("/v1/holders?kind=pod")["items"][0]
+    visit.open(Role.OPERATOR)
+    page = visit.go(f"#/gpus/{quote(held['device'], safe='')}", "GPU")
+    rows = page.get_by_role("region", name="Holders of the range").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text(held["holder"]["name"])
+    expect(rows).to_contain_text("now")
 
 
 def test_every_gap_has_the_reason_of_its_samples(visit: Visit) -> None:
@@ -499,6 +510,18 @@ def test_fleet_lists_the_highest_values(visit: Visit) -> None:
     expect(cells).to_have_count(2)
     hot = [float(text.removesuffix(" °C")) for text in cells.all_inner_texts()]
     assert hot == sorted(hot, reverse=True)
+
+
+def test_fleet_shows_usage_by_team_and_namespace(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR)
+    usage = page.get_by_role("region", name="Usage")
+    for group, name in (("team", SHOWN), ("namespace", "notebooks")):
+        page.get_by_label("Usage by").select_option(group)
+        page.get_by_role("button", name="Calculate usage").click()
+        expect(usage.locator("thead th").first).to_have_text(group)
+        row = usage.locator("tbody tr").filter(has_text=name).first
+        assert float(row.locator("td").nth(1).inner_text()) > 0  # hours held
+        expect(usage.locator("tbody tr").last).to_contain_text("total")
 
 
 def test_page_works_below_a_path_prefix(browser: Browser, hub: Hub) -> None:

@@ -148,10 +148,16 @@ function deviceTable(label, devices, { linked }) {
   const rows = devices.map((device) => [
     linked ? element("a", { href: gpuLink(device.id), "data-key": device.id }, deviceName(device)) : deviceName(device),
     [device.kind, element("small", null, `seen from ${device.side}`)],
-    linked && device.holders === undefined ? element("span", { class: "muted" }, "not reported") : holdersOf(device.holders),
+    linked && device.holders === undefined ? withoutHolders(device, devices) : holdersOf(device.holders),
     ...deviceCells(device),
   ]);
   return table(label, ["GPU", "Kind", "Holders", ...DEVICE_COLUMNS.map(([name]) => name)], rows);
+}
+
+/** Create the text for a device without holders: its parts have them, or nothing reports them. */
+function withoutHolders(device, devices) {
+  const inParts = devices.some((one) => one.parent === device.key && one.holders !== undefined);
+  return element("span", { class: "muted" }, inParts ? "held in parts" : "not reported");
 }
 
 function hostOf(host, name, now) {

@@ -3,6 +3,7 @@
 import { contractText } from "./contract.js";
 import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { FleetNodes } from "./fleet_nodes.js";
+import { FleetUsage } from "./fleet_usage.js";
 import { timeText } from "./format.js";
 import { stateText } from "./labels.js";
 
@@ -13,7 +14,7 @@ export function fleetPage({ client, go }) {
   const nodes = new FleetNodes(client, go);
   return {
     title: "Fleet",
-    node: element("div", null, summary, section("Clusters", clusters), nodes.node),
+    node: element("div", null, summary, section("Clusters", clusters), nodes.node, new FleetUsage(client).node),
     period: 15_000,
     soonest: 15_000,
     subject: () => ({ topic: "fleet" }),

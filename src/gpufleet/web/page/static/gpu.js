@@ -5,15 +5,35 @@ import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
 import { DEVICE_METRICS, HistorySection } from "./history.js";
-import { gpuLink, holdersOf, nodeLink, stateText, viewKey } from "./labels.js";
+import { gpuLink, holderName, holdersOf, nodeLink, shareText, stateText, viewKey } from "./labels.js";
 import { deviceName, readingTables } from "./readings.js";
 import { sentence } from "./vocabulary.js";
 
+/** Maximum number of holders of its machine that the page of a device requests. */
+const MAX_HOLDERS = 1000;
+
+const NO_HOLDER = "No holder is known in this range.";
+
 /** Create the page of a device by its id. */
 export function gpuPage({ client }, id) {
-  const parts = { summary: element("div"), readings: element("div"), places: element("div"), events: element("div") };
-  let machine = null;
-  const series = { path: "", views: () => [series.events.view], events: {}, metrics: DEVICE_METRICS };
+  const parts = {
+    summary: element("div"),
+    readings: element("div"),
+    holders: element("div"),
+    places: element("div"),
+    events: element("div"),
+  };
+  let [machine, device, inParts] = [null, "", false];
+  const series = {
+    path: "",
+    views: () => [series.events.view],
+    events: {},
+    metrics: DEVICE_METRICS,
+    async load(range, signal) {
+      const page = await client.get("v1/holders", { machine, ...range, limit: MAX_HOLDERS }, signal);
+      replace(parts.holders, holderTable(page, device, inParts));
+    },
+  };
   const history = new HistorySection(client, series, (events) => replace(parts.events, eventTable(events)));
   return {
     title: "GPU",
@@ -22,6 +42,7 @@ export function gpuPage({ client }, id) {
       null,
       parts.summary,
       history.node,
+      section("Holders of the range", parts.holders),
       section("Readings", parts.readings),
       section("Places", parts.places),
       section("Events of the range", parts.events),
@@ -30,14 +51,14 @@ export function gpuPage({ client }, id) {
     subject: () => (machine === null ? null : { topic: "machine", id: machine }),
     async refresh(signal) {
       const record = await client.get(gpuPath(id), {}, signal);
-      const { device } = record;
-      machine = device.machine;
+      const shown = record.device;
+      [machine, device, inParts] = [shown.machine, shown.id, !record.holders];
       replace(parts.summary, summaryOf(record));
-      replace(parts.readings, readingTables(device.id, device.readings, device.dimensions));
+      replace(parts.readings, readingTables(shown.id, shown.readings, shown.dimensions));
       replace(parts.places, historyTables(record.history));
       series.path = `v1/machines/${encodeURIComponent(machine)}/series`;
-      series.events = { machine, view: viewKey(device) };
-      await history.refresh({ devices: [device], host: {} }, signal);
+      series.events = { machine, view: viewKey(shown) };
+      await history.refresh({ devices: [shown], host: {} }, signal);
     },
   };
 }
@@ -73,6 +94,27 @@ function summaryOf(record) {
         ["Id", foreign(device.id)],
       ].filter(([, content]) => !Array.isArray(content) || content.length > 0),
     ),
+  ];
+}
+
+/** Create the table of the holders of a device in a range, the newest first. */
+function holderTable(page, device, inParts) {
+  const found = page.items.filter((one) => one.device === device);
+  const rows = found
+    .sort((one, other) => Date.parse(other.since) - Date.parse(one.since))
+    .map((one) => [
+      foreign(holderName(one)),
+      foreign(one.holder.user || ""),
+      shareText(one),
+      [one.verdict, element("small", null, foreign(one.methods.join(", ")))],
+      timeText(one.since),
+      one.until ? timeText(one.until) : one.current ? "now" : "unknown: the machine does not report",
+    ]);
+  return [
+    rows.length === 0
+      ? element("p", null, inParts ? "The device is held in parts, which the page of its node lists." : NO_HOLDER)
+      : table("Holders of the range", ["Holder", "User", "Share", "Verdict", "Since", "Until"], rows),
+    page.next ? element("p", { class: "muted" }, "The machine has more holders, which are not listed.") : null,
   ];
 }
 

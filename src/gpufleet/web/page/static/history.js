@@ -47,7 +47,8 @@ export class HistorySection {
 
   /**
    * Set the client, the subject, and the function that shows a page of events. A subject has `path`, `views` and
-   * `metrics` of its series (all if they are missing), and `events`, the parameters of its events.
+   * `metrics` of its series (all if they are missing), and `events`, the parameters of its events. It can have `load`,
+   * which loads more of a range from its start to its end, RFC 3339.
    */
   constructor(client, subject, onEvents) {
     this.#client = client;
@@ -121,6 +122,7 @@ export class HistorySection {
         { ...this.#subject.events, since: instant(start), until: instant(end), limit: 1000 },
         signal,
       ),
+      this.#subject.load?.({ start: instant(start), end: instant(end) }, signal),
     ]);
     if (name !== this.#name) return;
     this.#loadedAt = performance.now();
