@@ -166,6 +166,9 @@ READS: dict[str, Callable[[gpufleet.Hub], object]] = {
     "allocations": lambda hub: [one.id for one in hub.allocations()],
     "allocation": lambda hub: hub.allocation("a-1").machine is not None,
     "series": lambda hub: hub.series("a-1", "gpu_power_watts").step_seconds,
+    "machine_series": lambda hub: [
+        one.metric for one in hub.machine_series("node-a", "gpu_power_watts", views=["gpu/GPU-1"], step="5m").series
+    ],
     "findings": lambda hub: hub.findings().next,
 }
 
@@ -182,6 +185,7 @@ async def test_hub_reads_return_records(tmp_path: Path) -> None:
             "allocations": ["a-1"],
             "allocation": True,
             "series": 60.0,
+            "machine_series": ["gpu_power_watts"],
             "findings": None,
         }
 
@@ -193,6 +197,8 @@ async def test_async_forms_return_the_same_types(tmp_path: Path) -> None:
         assert (await hub.anodes()).items[0].machine.id == (await hub.agpus()).items[0].device.machine
         assert (await hub.aallocation("a-1")).allocation == (await hub.aallocations())[0]
         assert (await hub.aseries("a-1", "gpu_power_watts")).allocation.id == "a-1"
+        power = await hub.amachine_series("node-a", "gpu_power_watts", step="5m")
+        assert (power.name, power.step_seconds, power.series[0].metric) == ("node-a", 300.0, "gpu_power_watts")
         assert (await hub.afindings()).items == ()
 
 

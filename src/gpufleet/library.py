@@ -22,7 +22,7 @@ from gpufleet.config.agent import ENV_PREFIX, AgentConfig
 from gpufleet.config.load import load
 from gpufleet.config.secret_files import parse_token
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import AllocationAnswer, GpuPage, NodePage, SeriesAnswer
+from gpufleet.model.api.answer import AllocationAnswer, GpuPage, MachineSeriesAnswer, NodePage, SeriesAnswer
 from gpufleet.model.api.findings import FindingPage
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.cluster import ClusterRecord
@@ -154,8 +154,9 @@ class Watch:
 def decode(path: str | os.PathLike[str], *, skip_damage: bool = False) -> Iterator[Snapshot]:
     """Yield the snapshots in a file that `gpufleet decode` reads.
 
-    A recording yields each frame, oldest first, with bounded memory. Any other format yields one snapshot per machine.
-    An incomplete frame at the end of a recording, as after `kill -9`, is no damage. Errors are raised during iteration.
+    A recording yields each frame, oldest first, with bounded memory. Frames of several machines at one time follow each
+    other. Any other format yields one snapshot per machine. An incomplete frame at the end of a recording, as after
+    `kill -9`, is no damage. Errors are raised during iteration.
 
     Args:
         path: the file.
@@ -286,6 +287,32 @@ class Hub:
         query = {"metric": metric, "start": _instant(start), "end": _instant(end), "step": step}
         return self._get(with_query(f"/v1/allocations/{quote(id, safe='')}/series", query), SeriesAnswer)
 
+    def machine_series(
+        self,
+        id: str,  # noqa: A002
+        metric: str,
+        *,
+        views: Iterable[str] = (),
+        start: dt.datetime | None = None,
+        end: dt.datetime | None = None,
+        step: str | None = None,
+    ) -> MachineSeriesAnswer:
+        """Return past values of a machine and its devices, of all tenants. Needs the role operator or admin.
+
+        Args:
+            id: id of the machine, or a name that only this machine has.
+            metric, start, end, step: as in `series`.
+            views: keys of devices, such as `gpu/GPU-…`; empty for all devices.
+        """
+        query = {
+            "metric": metric,
+            "view": tuple(views),
+            "start": _instant(start),
+            "end": _instant(end),
+            "step": step,
+        }
+        return self._get(with_query(f"/v1/machines/{quote(id, safe='')}/series", query), MachineSeriesAnswer)
+
     def findings(self, *, cluster: str | None = None, states: Iterable[str] = OPEN_STATES) -> FindingPage:
         """Return findings, newest opening first, and whether the rules are evaluated now.
 
@@ -330,6 +357,19 @@ class Hub:
     ) -> SeriesAnswer:
         """Async form of `series`."""
         return await asyncio.to_thread(self.series, id, metric, start=start, end=end, step=step)
+
+    async def amachine_series(
+        self,
+        id: str,  # noqa: A002
+        metric: str,
+        *,
+        views: Iterable[str] = (),
+        start: dt.datetime | None = None,
+        end: dt.datetime | None = None,
+        step: str | None = None,
+    ) -> MachineSeriesAnswer:
+        """Async form of `machine_series`."""
+        return await asyncio.to_thread(self.machine_series, id, metric, views=views, start=start, end=end, step=step)
 
     async def afindings(self, *, cluster: str | None = None, states: Iterable[str] = OPEN_STATES) -> FindingPage:
         """Async form of `findings`."""

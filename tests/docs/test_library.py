@@ -37,11 +37,14 @@ async def test_documented_examples_run(
             script = example.replace("https://hub.example:8470", site.hub.url).replace(', ca="ca.pem"', "")
             await asyncio.to_thread(exec, compile(script, "docs/library.md", "exec"), {"__name__": "example"})
             printed.append(capsys.readouterr().out)
-    snapshot, _, watched, watched_async, decoded, queried, queried_async, failed = printed
+    snapshot, _, watched, watched_async, decoded, queried, series, queried_async, failed = printed
     assert snapshot.count("NVIDIA H200") == 2
     assert watched_async in watched
     assert len(decoded.splitlines()) == 3
     assert "host_local_probe" in queried
+    powers = [line.split() for line in series.splitlines()]
+    assert powers
+    assert all(gpu.startswith("local/m-") and float(power) > 0 and unit == "watts" for gpu, power, unit in powers)
     assert queried.splitlines()[0] in queried_async
     assert failed.startswith("no response")
 
