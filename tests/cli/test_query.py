@@ -214,11 +214,9 @@ async def test_why_queries_the_local_hub_for_an_unknown_device(site: Site, tmp_p
     """The default hub address is queried. No hub runs there, or it has no such allocation."""
     code, _, err = await run("why", "my-allocation")
     assert code == 1
-    lines = err.splitlines()
-    assert "has no device" in lines[0]
-    assert "http://127.0.0.1:8470/v1/allocations/my-allocation" in lines[1]
-    assert "--hub URL" in lines[2]
-    assert "--agent URL" in lines[3]
+    assert "has no device" in err.splitlines()[0]
+    assert "http://127.0.0.1:8470/v1/allocations/my-allocation" in err.splitlines()[1]
+    assert ("--hub URL" in err, "--agent URL" in err) == (True, True)
 
 
 def test_tls_errors_name_the_option_to_change(tmp_path: Path) -> None:
