@@ -104,6 +104,7 @@ class FakeKubeApi:
         self.page_hook: Any = None
         self._objects: dict[ResourceKey, dict[tuple[str, str], Object]] = {key: {} for key in self.kinds}
         self._version = 100
+        self._served_since: dict[ResourceKey, int] = {}
         self._oldest = 0
         self._history: list[tuple[int, ResourceKey, str, Object]] = []
         self._pages: dict[str, tuple[int, list[Object]]] = {}
@@ -300,7 +301,7 @@ class FakeKubeApi:
 
     async def _watch(self, request: web.Request, key: ResourceKey, namespace: str, accept: str) -> web.StreamResponse:
         since = int(request.query.get("resourceVersion") or 0)
-        expired = since < self._oldest
+        expired = since < max(self._oldest, self._served_since.get(key, 0))
         if expired and self.gone_as_status:
             return _status(410, "Expired", f"too old resource version: {since}")
         if since > self._version:
@@ -352,8 +353,9 @@ class FakeKubeApi:
         return web.json_response(self.put(key, content), status=201 if verb == "create" else 200)
 
     def serve(self, kind: FakeKind) -> None:
-        """Serve another resource."""
+        """Serve another resource. Its watches begin with it."""
         self.kinds[kind.key] = kind
+        self._served_since.setdefault(kind.key, self._version)
         self._objects.setdefault(kind.key, {})
 
     def serve_definition(self, spec: Mapping[str, Any]) -> None:

@@ -17,11 +17,11 @@ import httpx2
 import lightkube
 from lightkube.config.client_adapter import ConnectionParams
 
-from gpufleet.holders.kubernetes.resources import PODS, ApiResource
+from gpufleet.holders.kubernetes.resources import LEASES, PODS, ApiResource
 from tests.fakes.kube_api import FakeKubeApi, Object, Rule, write_kubeconfig
 from tests.support import peers
 from tests.support.processes import free_port
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until, wait_until_async
 
 PARTS = peers.CACHE.parents[1] / "shared" / "real" / "kube"
 """The real kube-apiserver, beside the checkout."""
@@ -33,7 +33,11 @@ GIVEN = "GPUFLEET_TEST_KUBECONFIG"
 
 NAMESPACES = "/api/v1/namespaces"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+SERVICE_ACCOUNTS = ApiResource("", "v1", "serviceaccounts")
 RULES_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+
+DELETION = {"gracePeriodSeconds": "0", "propagationPolicy": "Background"}
+"""Options of a deletion. By default, a Job waits for the garbage collector."""
 
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -42,6 +46,11 @@ AUDIT_POLICY = {
     "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
 }
 """Policy of the audit log: the requests of service accounts, without content."""
+
+LAUNCHER = """#!/bin/bash
+exec {program} "${{@/--disable-admission-plugins=ServiceAccount/--disable-admission-plugins=}}"
+"""
+"""Program that admits a pod only if its service account exists, as in every cluster. The start script disables that."""
 
 
 class AuditedRequest(NamedTuple):
@@ -164,12 +173,16 @@ class KubeCluster:
         kubeconfig: of an administrator.
         folder: folder for kubeconfigs.
         server: the processes, if the tests started them.
+        pod_security: pod security level of the namespace.
     """
 
-    def __init__(self, kubeconfig: Path, folder: Path, server: "KubeServer | None") -> None:
+    def __init__(
+        self, kubeconfig: Path, folder: Path, server: "KubeServer | None", pod_security: str = "privileged"
+    ) -> None:
         self.kubeconfig = kubeconfig
         self.folder = folder
         self.namespace = f"gpufleet-test-{secrets.token_hex(4)}"
+        self._pod_security = pod_security
         self._server = server
         config = lightkube.KubeConfig.from_file(kubeconfig).get()
         assert config is not None
@@ -179,11 +192,12 @@ class KubeCluster:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._send("POST", NAMESPACES, {"metadata": {"name": self.namespace}})
+            labels = {"pod-security.kubernetes.io/enforce": self._pod_security}
+            await self._send("POST", NAMESPACES, {"metadata": {"name": self.namespace, "labels": labels}})
             self._created.append(f"{NAMESPACES}/{self.namespace}")
             # Pods are admitted once their service account exists. A controller creates it too, at any time.
             account = {"metadata": {"name": "default"}}
-            await self._send("POST", f"{NAMESPACES}/{self.namespace}/serviceaccounts", account, may_exist=True)
+            await self._send("POST", SERVICE_ACCOUNTS.path(self.namespace), account, may_exist=True)
         except BaseException:
             await self._http.aclose()
             raise
@@ -192,9 +206,28 @@ class KubeCluster:
     async def __aexit__(self, *_: object) -> None:
         try:
             for path in reversed(self._created):
-                await self._http.delete(path, params={"gracePeriodSeconds": "0"})
+                await self._http.delete(path, params=DELETION)
+            if not await self.exists(SERVICE_ACCOUNTS.path("default", "default")):
+                await self._finalize_namespace()
         finally:
             await self._http.aclose()
+
+    async def exists(self, path: str) -> bool:
+        """Return whether there is an object."""
+        status = (await self._http.get(path)).status_code
+        assert status in (200, 404), f"{path}: {status}"
+        return status == 200
+
+    async def version(self) -> tuple[int, int]:
+        """Return the version of Kubernetes."""
+        found = (await self._http.get("/version")).json()
+        return int(found["major"]), int(found["minor"].rstrip("+"))
+
+    async def refusal(self, resource: ApiResource, content: Object) -> str:
+        """Return why the API server refuses to create an object, or an empty text. Nothing is stored."""
+        answer = await self._http.post(resource.path(self.namespace), json=content, params={"dryRun": "All"})
+        assert answer.status_code in (201, 403), answer.text
+        return "" if answer.status_code == 201 else str(answer.json()["message"])
 
     async def create(self, resource: ApiResource, content: Object) -> Object:
         stored = await self._send("POST", resource.path(self.namespace), content)
@@ -211,13 +244,12 @@ class KubeCluster:
         return await self._send("PUT", path, content)
 
     async def delete(self, resource: ApiResource, name: str) -> None:
-        answer = await self._http.delete(resource.path(self.namespace, name), params={"gracePeriodSeconds": "0"})
+        answer = await self._http.delete(resource.path(self.namespace, name), params=DELETION)
         assert answer.status_code < 300, answer.text
 
     async def token(self, rules: Sequence[Rule]) -> str:
         name = f"{self.namespace}-{secrets.token_hex(4)}"
-        account = f"{NAMESPACES}/{self.namespace}/serviceaccounts"
-        await self._send("POST", account, {"metadata": {"name": name}})
+        await self._send("POST", SERVICE_ACCOUNTS.path(self.namespace), {"metadata": {"name": name}})
         role = [{"apiGroups": [rule.group], "resources": [rule.plural], "verbs": list(rule.verbs)} for rule in rules]
         await self._send("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": role})
         binding = {
@@ -227,12 +259,24 @@ class KubeCluster:
         }
         await self._send("POST", f"{RBAC}/clusterrolebindings", binding)
         self._created += [f"{RBAC}/clusterroles/{name}", f"{RBAC}/clusterrolebindings/{name}"]
+        wanted = {(rule.group, rule.plural, verb) for rule in rules for verb in rule.verbs}
+
+        async def are_applied() -> bool:
+            return wanted <= {
+                (group, plural, verb)
+                for rule in await self.rules_of(name, self.namespace)
+                for group in rule.get("apiGroups", ())
+                for plural in rule["resources"]
+                for verb in rule["verbs"]
+            }
+
+        await wait_until_async(are_applied, what=f"the permissions {rules}")
         return await self.account_token(name)
 
     async def account_token(self, account: str) -> str:
         """Return a bearer token of a service account of the namespace."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
-        path = f"{NAMESPACES}/{self.namespace}/serviceaccounts/{account}/token"
+        path = f"{SERVICE_ACCOUNTS.path(self.namespace, account)}/token"
         answer = await self._send("POST", path, request)
         return str(answer["status"]["token"])
 
@@ -295,12 +339,22 @@ class KubeCluster:
         return stored
 
     async def _wait_for_definition(self, spec: Object) -> None:
-        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-        for _ in range(200):
-            if (await self._http.get(path)).status_code == 200:
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"{path} is not served")
+        """Wait until a resource is served, and is in the list of the resources of its version."""
+        version, plural = f"/apis/{spec['group']}/{spec['versions'][0]['name']}", spec["names"]["plural"]
+
+        async def is_served() -> bool:
+            listed, objects = await self._http.get(version), await self._http.get(f"{version}/{plural}")
+            return {listed.status_code, objects.status_code} == {200} and f'"{plural}"' in listed.text
+
+        await wait_until_async(is_served, what=f"{version}/{plural} to be served")
+
+    async def _finalize_namespace(self) -> None:
+        """End the namespace, as the controller of namespaces does in a cluster that has one."""
+        for resource in (SERVICE_ACCOUNTS, LEASES):
+            await self._http.delete(resource.path(self.namespace))
+        path = f"{NAMESPACES}/{self.namespace}"
+        content = (await self._http.get(path)).json()
+        await self._send("PUT", f"{path}/finalize", {**content, "spec": {"finalizers": []}})
 
 
 class KubeServer:
@@ -330,10 +384,13 @@ class KubeServer:
             f"--audit-log-path={self._audit}",
             *self._options,
         ]
+        program = self.folder / "kube-apiserver"
+        program.write_text(LAUNCHER.format(program=_program()))
+        program.chmod(0o755)
         environment = {
             **os.environ,
             "ETCD": str(self._etcd),
-            "APISERVER": str(_program()),
+            "APISERVER": str(program),
             "APISERVER_EXTRA": " ".join(options),
         }
         done = subprocess.run(

@@ -74,7 +74,11 @@ def gpu_pod(name: str, *, node: str = "", owner: Object | None = None, phase: st
         metadata["ownerReferences"] = [controller(owner)]
     return {
         "metadata": metadata,
-        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "train", "resources": resources}]},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "main", "image": "train", "resources": resources}],
+            "automountServiceAccountToken": False,
+        },
         "status": {"phase": phase},
     }
 
