@@ -598,9 +598,9 @@ def kubectl(peer: Callable[[str], Path], real_server: Callable[[], KubeServer], 
 
 @pytest.mark.slow
 def test_api_server_accepts_every_rendering(helm: Helm, kubectl: Kubectl) -> None:
-    """Server-side dry run. Objects of the Prometheus Operator are sent only to a server that the tests started.
+    """Server-side dry run, also with the server-side apply that helm 4 uses.
 
-    A server before 1.22 gets tier 1 instead of tier 2, which the chart does not render for it.
+    Objects of the Prometheus Operator are sent only to a server that the tests started. A server before 1.22 gets tier 1 instead of tier 2, which the chart does not render for it.
     """
     version = json.loads(kubectl("version", "--output=json"))["serverVersion"]["gitVersion"].partition("-")[0]
     major, minor = map(int, version.removeprefix("v").split(".")[:2])
@@ -615,7 +615,8 @@ def test_api_server_accepts_every_rendering(helm: Helm, kubectl: Kubectl) -> Non
         assignments = (*values.assignments, *changed, "exporter.namespace=default")
         rendered = helm.render(Values(assignments, values.example, version, "default"))
         objects += [one for one in rendered.objects if not kubectl.is_given or one["kind"] not in dict(DEFINITIONS)]
-    output = kubectl("apply", "--dry-run=server", "-f", "-", objects=objects)
-    assert len(output.splitlines()) == len(objects)
+    for way in ([], ["--server-side", "--force-conflicts"]):
+        output = kubectl("apply", "--dry-run=server", *way, "-f", "-", objects=objects)
+        assert len(output.splitlines()) == len(objects)
     if kubectl.is_given and (major, minor) < (1, 22):
         pytest.skip(f"accepted, but without tier 2: it needs Kubernetes 1.22, and the cluster has {major}.{minor}")

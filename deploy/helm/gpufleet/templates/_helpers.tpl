@@ -156,7 +156,7 @@ labels:
 {{- $metrics := .root.Values.metrics -}}
 {{- if $metrics.enabled }}
 ports:
-  - {name: metrics, containerPort: {{ .port }}}
+  - {name: metrics, containerPort: {{ .port }}, protocol: TCP}
 {{- end }}
 {{- range $probe := list (dict "name" "livenessProbe" "path" "/healthz" "period" 60 "delay" 20) (dict "name" "readinessProbe" "path" "/readyz" "period" 30 "delay" 5) }}
 {{ $probe.name }}:
