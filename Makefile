@@ -38,11 +38,12 @@ test-long: test ## All tests with many more generated examples and crash rounds;
 KUBECONFIG ?=
 
 .PHONY: test-kube
-test-kube: setup ## Kubernetes client, chart and pod security with the cluster of KUBECONFIG=file; deletes what it creates
+test-kube: setup ## Kubernetes client, chart, its roles and pod security with the cluster of KUBECONFIG=file; deletes what it creates
 	@test -n "$(KUBECONFIG)" || { echo "Name the cluster: make test-kube KUBECONFIG=file"; exit 2; }
 	@$(BIN)/python tests/support/peers.py fetch helm kubectl
 	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q -rs tests/holders/kubernetes/test_contract.py \
-		tests/deploy/test_pod_security.py tests/deploy/test_chart.py::test_api_server_accepts_every_rendering
+		tests/deploy/test_pod_security.py tests/deploy/test_chart.py::test_api_server_accepts_every_rendering \
+		tests/deploy/test_roles.py::test_api_server_permits_the_roles_and_no_more
 
 .PHONY: check
 check: setup ## The two-minute loop: lint and the tests of the pure packages

@@ -121,6 +121,8 @@ def test_combination_that_cannot_work_is_refused_by_name(helm: Helm, assignments
             "cluster.name=a",
             "sendTo.url=hub.example",
             "sendTo.url=https://h/path",
+            "sendTo.url=https://hub.example:65536",
+            "proxy.https=http://proxy.example:0",
         ),
         *("clusterAgent.replicas=0", "agent.dialects={json}", "agent.holders.pods=yes", "agent.hostState=var/lib"),
         *("exporter.port=0", "exporter.port=70000", "sendTo.token.secretName=A_B", "sendTo.token.value=gpf_1_2"),
@@ -600,7 +602,8 @@ def kubectl(peer: Callable[[str], Path], real_server: Callable[[], KubeServer], 
 def test_api_server_accepts_every_rendering(helm: Helm, kubectl: Kubectl) -> None:
     """Server-side dry run, also with the server-side apply that helm 4 uses.
 
-    Objects of the Prometheus Operator are sent only to a server that the tests started. A server before 1.22 gets tier 1 instead of tier 2, which the chart does not render for it.
+    Objects of the Prometheus Operator are sent only to a server that the tests started. A server
+    before 1.22 gets tier 1 instead of tier 2, which the chart does not render for it.
     """
     version = json.loads(kubectl("version", "--output=json"))["serverVersion"]["gitVersion"].partition("-")[0]
     major, minor = map(int, version.removeprefix("v").split(".")[:2])

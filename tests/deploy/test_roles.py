@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gpufleet.holders.kubernetes.connection import ApiAccess, ApiConnection
-from gpufleet.holders.kubernetes.resources import LEASES
+from gpufleet.holders.kubernetes.resources import LEASES, ApiResource
 from gpufleet.model.errors import KubernetesApiError
 from tests.deploy.components import (
     FAILED,
@@ -22,6 +22,7 @@ from tests.deploy.components import (
     running_node_agent,
 )
 from tests.deploy.site import GUEST, Site, create_objects
+from tests.holders.kubernetes.conftest import CLUSTERS
 from tests.holders.kubevirt.objects import NODE
 from tests.support.helm import Helm, Rendered, Values
 from tests.support.kube import GIVEN, KubeCluster, KubeServer
@@ -31,6 +32,8 @@ from tests.support.waiting import wait_until_async
 pytestmark = pytest.mark.system
 
 LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "gpufleet-cluster-agent"}}
+API_VERSIONS = {"jobset.x-k8s.io": "v1alpha2"}
+"""Versions of API groups, if not v1."""
 
 
 class Case(NamedTuple):
@@ -135,7 +138,7 @@ def render(helm: Helm, *assignments: str) -> Rendered:
 async def site(real_server: Callable[[], KubeServer], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     """Return an API server with objects of each kind that the components read."""
     if GIVEN in os.environ:
-        pytest.skip("would leave cluster roles in a cluster that the tests did not start")
+        pytest.skip("controllers of a given cluster would delete the objects")
     started = real_server()
     async with KubeCluster(started.kubeconfig, tmp_path_factory.mktemp("roles"), started) as cluster:
         yield Site(started, await create_objects(cluster))
@@ -178,12 +181,43 @@ def new_folder(parent: Path, number: int) -> Path:
     return folder
 
 
-async def is_forbidden(connection: ApiConnection, path: str) -> bool:
+async def is_forbidden(connection: ApiConnection, path: str, query: Mapping[str, str] | None = None) -> bool:
     try:
-        await connection.get(path)
+        await connection.get(path, query)
     except KubernetesApiError as error:
         return error.status == 403
     return False
+
+
+def request_of(grant: Grant, namespace: str) -> tuple[str, dict[str, str]]:
+    """Return path and query of a request that a permission is for. Its object need not exist."""
+    plural, _, subresource = grant.resource.partition("/")
+    resource = ApiResource(grant.group, API_VERSIONS.get(grant.group, "v1"), plural, grant.resource != "namespaces")
+    if grant.verb == "get":
+        path = resource.path(namespace, grant.name or "absent")
+        return f"{path}/{subresource}" if subresource else path, {}
+    return resource.path(), {"watch": "1", "timeoutSeconds": "1"} if grant.verb == "watch" else {"limit": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [one for one in CLUSTERS if one != "fake"])
+@pytest.mark.parametrize("name", CASES)
+async def test_api_server_permits_the_roles_and_no_more(
+    helm: Helm, real_server: Callable[[], KubeServer], tmp_path: Path, kind: str, name: str
+) -> None:
+    """Without objects, so that it holds with the controllers of a given cluster."""
+    case, rendered = CASES[name], render(helm, *CASES[name].values)
+    kubeconfig = Path(os.environ[GIVEN]) if kind == "given" else real_server().kubeconfig
+    async with installed_roles(kubeconfig, tmp_path, rendered, case.component) as installed:
+        connection = ApiConnection(ApiAccess(kubeconfig=str(installed.kubeconfig)))
+        reads = [one for one in grants_of(rendered, case.component) if one.verb in ("get", "list", "watch")]
+        requests = [request_of(one, installed.namespace) for one in reads]
+        results = await asyncio.gather(*(is_forbidden(connection, *request) for request in requests))
+        others = [path.format(namespace=installed.namespace) for path in case.never_read]
+        readable = [path for path in others if not await is_forbidden(connection, path)]
+        await connection.close()
+    assert [str(one) for one, is_denied in zip(reads, results, strict=True) if is_denied] == []
+    assert readable == []
 
 
 @pytest.mark.slow
@@ -194,7 +228,9 @@ async def test_permissions_are_enough_and_each_is_used(helm: Helm, site: Site, t
     grants = grants_of(rendered, case.component)
     assert {str(one) for one in grants} == set(case.checks)
     granted = {(one.verb, one.group, one.resource) for one in grants}
-    async with installed_roles(site.server, tmp_path, rendered, case.component) as installed:
+    async with installed_roles(
+        site.server.kubeconfig, tmp_path, rendered, case.component, server=site.server
+    ) as installed:
         async with case.run(installed, site) as checks:
 
             async def is_working() -> bool:
@@ -226,7 +262,15 @@ async def test_check_fails_without_its_permission(helm: Helm, site: Site, tmp_pa
     async def failing_without(grant: Grant, folder: Path) -> set[str]:
         objects = [(LEASES, LEASE)] if grant.verb == "update" else []  # else it is created, and only later updated
         async with (
-            installed_roles(site.server, folder, rendered, case.component, without=grant, objects=objects) as installed,
+            installed_roles(
+                site.server.kubeconfig,
+                folder,
+                rendered,
+                case.component,
+                server=site.server,
+                without=grant,
+                objects=objects,
+            ) as installed,
             case.run(installed, site) as checks,
         ):
             failing: set[str] = set()

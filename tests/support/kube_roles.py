@@ -63,13 +63,6 @@ class Grant(NamedTuple):
         }
 
 
-EVERY_ACCOUNT = frozenset(
-    Grant("create", "authorization.k8s.io", resource)
-    for resource in ("selfsubjectaccessreviews", "selfsubjectrulesreviews")
-)
-"""Permissions of every account in Kubernetes."""
-
-
 def grants_of(rendered: Rendered, component: str) -> frozenset[Grant]:
     """Return what the chart permits a component."""
     account = rendered.pods()[component]["serviceAccountName"]
@@ -104,7 +97,7 @@ class InstalledRoles:
         kubeconfig: with the component's credentials.
     """
 
-    def __init__(self, server: KubeServer, cluster: KubeCluster, pod: Object, kubeconfig: Path) -> None:
+    def __init__(self, server: KubeServer | None, cluster: KubeCluster, pod: Object, kubeconfig: Path) -> None:
         self._server = server
         self.pod = pod
         self.namespace, self.folder = cluster.namespace, cluster.folder
@@ -112,7 +105,8 @@ class InstalledRoles:
 
     @property
     def requests(self) -> set[AuditedRequest]:
-        """Return the requests for resources that the component has sent."""
+        """Return the requests for resources that the component has sent to a server of the tests."""
+        assert self._server is not None, "a given cluster has no audit log"
         return self._server.requests_of(self.namespace, self.pod["serviceAccountName"])
 
     @property
@@ -128,25 +122,27 @@ class InstalledRoles:
 
 @contextlib.asynccontextmanager
 async def installed_roles(
-    server: KubeServer,
+    kubeconfig: Path,
     folder: Path,
     rendering: Rendered,
     component: str,
     *,
+    server: KubeServer | None = None,
     without: Grant | None = None,
     objects: Iterable[tuple[ApiResource, Object]] = (),
 ) -> AsyncIterator[InstalledRoles]:
     """Create the roles of a rendering, and wait until the server applies them.
 
     Args:
-        server: the API server.
+        kubeconfig: of an administrator.
         folder: an empty folder.
         rendering: for the namespace `NAMESPACE`.
         component: the component whose credentials are created.
+        server: the API server, if the tests started it.
         without: a permission that the roles do not have.
         objects: further objects of the namespace.
     """
-    async with KubeCluster(server.kubeconfig, folder, server) as cluster:
+    async with KubeCluster(kubeconfig, folder, server) as cluster:
         rendered = Rendered(rendering.text.replace(NAMESPACE, cluster.namespace))
         pod = rendered.pods()[component]
         account: str = pod["serviceAccountName"]
@@ -163,8 +159,11 @@ async def installed_roles(
         async def are_applied() -> bool:
             for namespace in (cluster.namespace, "default"):
                 expected = {one for one in permitted if namespace != "default" or not one.is_namespaced}
-                found = Grant.of_rules(await cluster.rules_of(account, namespace), is_namespaced=False)
-                if found != {one._replace(is_namespaced=False) for one in expected} | EVERY_ACCOUNT:
+                found, of_every_account = [
+                    Grant.of_rules(await cluster.rules_of(one, namespace), is_namespaced=False)
+                    for one in (account, "default")
+                ]
+                if found != {one._replace(is_namespaced=False) for one in expected} | of_every_account:
                     return False
             return True
 
