@@ -20,6 +20,7 @@ from lightkube.config.client_adapter import ConnectionParams
 from gpufleet.holders.kubernetes.resources import LEASES, PODS, ApiResource
 from tests.fakes.kube_api import FakeKubeApi, Object, Rule, write_kubeconfig
 from tests.support import peers
+from tests.support.kube_objects import REPLICA_SETS, SELECTOR
 from tests.support.processes import free_port
 from tests.support.waiting import PATIENCE, wait_until, wait_until_async
 
@@ -157,12 +158,20 @@ class FakeCluster:
 
 
 class ControlledCluster(FakeCluster):
-    """The fake API server with controllers of workloads: these delete the pods of an owner that they did not create."""
+    """The fake API server with controllers of workloads.
+
+    They delete the pods of an owner that they did not create. A Deployment releases a ReplicaSet without its labels.
+    """
 
     async def create(self, resource: ApiResource, content: Object) -> Object:
         stored = await super().create(resource, content)
-        if resource == PODS and "ownerReferences" in stored["metadata"]:
-            await self.delete(resource, stored["metadata"]["name"])
+        metadata = stored["metadata"]
+        if "ownerReferences" not in metadata:
+            return stored
+        if resource == PODS:
+            await self.delete(resource, metadata["name"])
+        elif resource == REPLICA_SETS and metadata.get("labels") != SELECTOR["matchLabels"]:
+            await self.replace(resource, {**stored, "metadata": {**metadata, "ownerReferences": []}})
         return stored
 
 

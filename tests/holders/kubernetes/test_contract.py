@@ -398,9 +398,11 @@ async def create_owner(
 ) -> Object:
     resource = resources[kind]
     api_version = f"{resource.group}/{resource.version}"
-    content = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": OWNER_SPECS.get(kind, {})}
+    labels = dict(SELECTOR["matchLabels"])  # its Deployment releases a ReplicaSet without them
     if kind in ("Job", "JobSet"):
-        content["metadata"] = {"name": name, "labels": {"kueue.x-k8s.io/queue-name": f"queue-of-{kind.lower()}"}}
+        labels["kueue.x-k8s.io/queue-name"] = f"queue-of-{kind.lower()}"
+    metadata: Object = {"name": name, "labels": labels}
+    content = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": OWNER_SPECS.get(kind, {})}
     stored = await cluster.create(resource, owned(content, owner))
     return {**stored, "apiVersion": api_version, "kind": kind}
 
