@@ -16,6 +16,9 @@ MAX_OWNERS = 16
 MAX_LABELS = 64
 """Maximum number of labels, and of annotations, of a holder."""
 
+MAX_STEPS = 64
+"""Maximum number of SLURM steps of a holding."""
+
 REPEAT_SECONDS = 600
 """Interval at which agents and importers report unchanged holdings again."""
 
@@ -159,7 +162,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: Holder | None = None
     container: str = ""
     container_id: str = ""
-    steps: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
+    steps: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_STEPS)] = ()
     share: Share = Share.EXCLUSIVE
     replicas: Count = 0
     total_replicas: Count = 0

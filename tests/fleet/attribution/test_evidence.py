@@ -3,7 +3,7 @@
 import msgspec
 
 from gpufleet.fleet.attribution.evidence import Evidence, join
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Method, Share
+from gpufleet.model.holdings import MAX_STEPS, Holder, HolderKind, Holding, HoldingVerdict, Method, Share
 from gpufleet.ports.holder import HolderClaim
 
 VIEW = "gpu/GPU-1"
@@ -105,3 +105,15 @@ def test_pod_without_uid_and_a_process_of_a_pod_are_no_conflict() -> None:
 
 def test_device_file_alone_is_no_holding() -> None:
     assert joined(evidence(pod("a"), Method.DEVICE_FILE)) == []
+
+
+def test_steps_of_processes_and_open_files_are_bounded_together() -> None:
+    job = Holder(kind=HolderKind.JOB, id="12")
+    found = [evidence(job, method) for method in (Method.SCHEDULER, Method.PROCESS, Method.DEVICE_FILE)]
+    for one, first in zip(found[1:], (0, MAX_STEPS), strict=True):
+        steps = tuple(str(first + number) for number in range(MAX_STEPS))
+        one.claim = msgspec.structs.replace(one.claim, steps=steps)
+    (holding,) = joined(*found)
+
+    assert len(holding.steps) == MAX_STEPS
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(holding), type=Holding) == holding

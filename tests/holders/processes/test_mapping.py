@@ -1,10 +1,10 @@
 """Claims of processes: one for each holder, container and method."""
 
-from gpufleet.holders.processes.mapping import MAX_STEPS, claims_of
+from gpufleet.holders.processes.mapping import claims_of
 from gpufleet.holders.processes.parse.cgroup import Placement
 from gpufleet.holders.processes.parse.process import VirtualMachine
 from gpufleet.holders.processes.records import ProcessEvidence
-from gpufleet.model.holdings import Holder, HolderKind, Method
+from gpufleet.model.holdings import MAX_STEPS, Holder, HolderKind, Method
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
 from tests.holders.processes.trees import ID, POD
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Method, Share
+from gpufleet.model.holdings import MAX_STEPS, Holder, HolderKind, Holding, HoldingVerdict, Method, Share
 from gpufleet.ports.holder import HolderClaim, HolderId
 
 OBSERVING = frozenset({Method.PROCESS, Method.DEVICE_FILE})
@@ -143,7 +143,7 @@ def _holding(view: str, declared: Sequence[Evidence], observed: Sequence[Evidenc
         parent=_parent(holder, claims),
         container=first.container,
         container_id=next((claim.container_id for claim in claims if claim.container_id), ""),
-        steps=tuple(sorted({step for claim in claims for step in claim.steps})),
+        steps=tuple(sorted({step for claim in claims for step in claim.steps})[:MAX_STEPS]),
         share=first.share,
         replicas=first.replicas,
         total_replicas=first.total_replicas,

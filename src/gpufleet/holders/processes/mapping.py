@@ -6,11 +6,8 @@ from typing import NamedTuple
 from gpufleet.codecs.libvirt_domain import split_kubevirt_name
 from gpufleet.holders.processes.parse.process import VirtualMachine
 from gpufleet.holders.processes.records import ProcessEvidence
-from gpufleet.model.holdings import Holder, HolderKind, Method
+from gpufleet.model.holdings import MAX_STEPS, Holder, HolderKind, Method
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
-
-MAX_STEPS = 64
-"""Maximum number of steps in a claim."""
 
 
 class _Key(NamedTuple):
