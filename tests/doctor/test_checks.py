@@ -198,6 +198,7 @@ def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, 
     ("source", "state", "fix"),
     [
         ("kubelet", "not_permitted: socket", "root"),
+        ("kubelet", "partial: /var/log/pods: No such file or directory", "`pod_logs`"),
         ("kubelet", "reader_failed: grpcio cannot be imported", "gpufleet[kubernetes]"),
         ("slurm", "reader_failed: no answer", "scontrol ping"),
         ("slurm", "not_permitted: jobs are hidden", "SlurmUser"),

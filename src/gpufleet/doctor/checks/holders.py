@@ -34,6 +34,11 @@ _NO_SOCKET = (
     "[holders.kubelet]"
 )
 
+_NO_FOLDERS = (
+    "permit reading the named folders and files; in a container, mount them at the same paths; if the kubelet uses "
+    "other folders, set `folder`, `pod_logs` and `container_logs` of [holders.kubelet]"
+)
+
 
 def check_holders(facts: NodeFacts) -> CheckResult:
     """Check which sources report the pods, jobs and virtual machines that have the GPUs."""
@@ -91,6 +96,8 @@ def _fixes(problems: dict[str, tuple[str, str]], missing_packages: Iterable[str]
             fix = _NO_PACKAGES
         elif source == "kubelet" and reason == NOT_ENABLED:
             fix = _NO_SOCKET
+        elif source == "kubelet" and reason == PARTIAL:
+            fix = _NO_FOLDERS
         elif source == "kubernetes" and reason == NO_DATA:
             fix = _NO_NODE
         elif reason in (NOT_PERMITTED, PARTIAL):
