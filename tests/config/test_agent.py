@@ -202,6 +202,8 @@ def targets(tables: list[dict[str, object]]) -> AgentConfig:
     return load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags=flags)
 
 
-def test_holder_labels_are_off_by_default() -> None:
-    assert not from_env().metrics.holder_labels
-    assert from_env(METRICS__HOLDER_LABELS="true").metrics.holder_labels
+def test_labels_of_holders_are_off_by_default() -> None:
+    metrics = from_env().metrics
+    assert (metrics.holder_labels, metrics.dcgm_pod_labels) == (False, False)
+    metrics = from_env(METRICS__HOLDER_LABELS="true", METRICS__DCGM_POD_LABELS="true").metrics
+    assert (metrics.holder_labels, metrics.dcgm_pod_labels) == (True, True)

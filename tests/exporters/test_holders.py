@@ -22,6 +22,7 @@ from gpufleet.exporters.holders import (
     holder_at,
     holder_labels,
     only_holder,
+    pod_metadata,
 )
 from gpufleet.exporters.native import add_native
 from gpufleet.exporters.prometheus import GPU_INFO, NativePage, PrometheusExporter, device_labels
@@ -328,6 +329,34 @@ def test_dcgm_count_of_a_window_before_the_holding_has_no_holder() -> None:
 
     assert dcgm_pods(held, XID_COUNT) == [""]
     assert dcgm_pods(with_holders(pod("a"), pod("b"), at=start - to_ns(measured)), XID_COUNT) == ["a", "b"]
+
+
+def test_dcgm_series_have_uid_and_labels_of_pods_on_request() -> None:
+    labels = {"app.kubernetes.io/name": "train", "app_kubernetes_io_name": "other", "UUID": "x", "pod": "y", "7": "z"}
+    labels |= {"__name__": "up", "..a": "b", "quote": '"\n'}
+    own = Holder(kind=HolderKind.POD, id="uid-a", name="a", namespace="ml", labels=labels)
+    snapshot = with_holders(holding(own), holding(Holder(kind=HolderKind.POD, id="ml/b", name="b", namespace="ml")))
+    page = MetricsPage()
+    add_dcgm(page, snapshot, pod_labels=True)
+    found = {
+        labels["pod"]: labels
+        for labels in labelled(families(page.encode(), "DCGM_FI_DEV_POWER_USAGE"), UUID=gpu(0).uuid or "")
+    }
+
+    assert found["a"].items() >= {
+        "pod_uid": "uid-a", "app_kubernetes_io_name": "train", "_7": "z", "quote": '"\n', "namespace": "ml",
+    }.items()  # fmt: skip
+    assert not {"__name__", "__a", "7"} & found["a"].keys()
+    assert "pod_uid" not in found["b"]
+    assert dcgm_pods(snapshot) == ["a", "b"]
+    names = [re.findall(r'[{,](\w+)="', re.sub(r"\\.", "", line)) for line in page.encode().decode().splitlines()]
+    assert all(len(one) == len(set(one)) for one in names)
+
+
+def test_dcgm_series_of_many_pod_labels_are_bounded() -> None:
+    labels = {f"label-{number:03}": "x" for number in range(100)}
+    assert len(pod_metadata(holding(Holder(kind=HolderKind.POD, id="u", labels=labels)))) == 33
+    assert pod_metadata(holding(Holder(kind=HolderKind.JOB, id="1", labels=labels))) == {}
 
 
 def test_pulled_value_measured_before_the_holding_has_no_holder() -> None:

@@ -7,7 +7,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.delivery.export import AgentStats
-from gpufleet.exporters.l9gpu import prometheus_name
+from gpufleet.exporters.exposition import prometheus_name
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Guest, Snapshot

@@ -255,10 +255,13 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             `kubevirt` and `l9gpu`; `gpufleet` and `dcgm-exporter` are synonyms of the first two.
         holder_labels: add `namespace`, `pod`, `container` and `job_id` of the only holder of a GPU to its series under
             the names of `native`, also with remote write. Series then begin and end with their holders.
+        dcgm_pod_labels: add `pod_uid`, and the labels of pods that `[kubernetes]` reads, to the series under the names
+            of `dcgm`, also with remote write.
     """
 
     dialects: Dialects = ("native",)
     holder_labels: bool = False
+    dcgm_pod_labels: bool = False
 
     @property
     def dialect_names(self) -> tuple[str, ...]:

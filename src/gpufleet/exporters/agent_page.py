@@ -139,9 +139,21 @@ class AgentPages:
             requested: some families count over a window.
     """
 
-    def __init__(self, dialects: Collection[str] = (NATIVE.name,), *, holder_labels: bool = False) -> None:
-        """Create an empty page for the named dialects; `holder_labels` as in `NativePage`."""
-        self._dialects = tuple(dialects)
+    def __init__(
+        self,
+        dialects: Collection[str] = (NATIVE.name,),
+        *,
+        holder_labels: bool = False,
+        dcgm_pod_labels: bool = False,
+    ) -> None:
+        """Create an empty page.
+
+        Args:
+            dialects: names to write under.
+            holder_labels: as in `NativePage`.
+            dcgm_pod_labels: as `pod_labels` of `add_dcgm`.
+        """
+        self._dialects, self._dcgm_pod_labels = tuple(dialects), dcgm_pod_labels
         self._native = NativePage(holder_labels=holder_labels) if NATIVE.name in dialects else None
         self._clocks = ClockCounts() if DCGM_EXPORTER.name in dialects else None
         self.needs_every_snapshot = self._clocks is not None
@@ -159,7 +171,7 @@ class AgentPages:
             yield from self._native.update(snapshot)
             sections += self._native.sections()
         page = MetricsPage()
-        yield from add_dialects(page, snapshot, self._dialects, self._clocks)
+        yield from add_dialects(page, snapshot, self._dialects, self._clocks, dcgm_pod_labels=self._dcgm_pod_labels)
         yield
         add_stats(page, format_labels({"node": snapshot.node.name}), stats)
         self._sections = [*sections, *page.sections()]
@@ -170,12 +182,17 @@ class AgentPages:
 
 
 def add_dialects(
-    page: MetricsPage, snapshot: Snapshot, dialects: Collection[str], clocks: ClockCounts | None
+    page: MetricsPage,
+    snapshot: Snapshot,
+    dialects: Collection[str],
+    clocks: ClockCounts | None,
+    *,
+    dcgm_pod_labels: bool = False,
 ) -> Generator[None, None, None]:
     """Add a snapshot under the names of other projects, in small steps."""
     if DCGM_EXPORTER.name in dialects:
         yield
-        add_dcgm(page, snapshot, clocks)
+        add_dcgm(page, snapshot, clocks, pod_labels=dcgm_pod_labels)
     for name, add in DIALECT_WRITERS.items():
         if name in dialects:
             yield

@@ -21,7 +21,7 @@ from gpufleet.exporters.families import (
     reading_text,
     without_duplicates,
 )
-from gpufleet.exporters.holders import join_labels
+from gpufleet.exporters.holders import join_labels, pod_metadata
 from gpufleet.exporters.prometheus import guest_labels
 from gpufleet.fleet.attribution.reported import is_certain, may_label
 from gpufleet.model.event import RECENT_EVENTS, EventKind, EventReport
@@ -38,19 +38,23 @@ NO_XID = {"err_code": "0", "err_msg": "No Error"}
 """Labels with which dcgm-exporter reports that no XID occurred."""
 
 
-def add_dcgm(page: MetricsPage, snapshot: Snapshot, clocks: ClockCounts | None = None) -> None:
+def add_dcgm(
+    page: MetricsPage, snapshot: Snapshot, clocks: ClockCounts | None = None, *, pod_labels: bool = False
+) -> None:
     """Add the dcgm-exporter families to a page.
 
     Args:
         page: the page.
         snapshot: the source of the readings.
         clocks: clock event counts, or None to omit them.
+        pod_labels: add UID and labels of pods, as with dcgm-exporter's options.
     """
-    shown = list(_host_subjects(snapshot))
+    name = _names_and_metadata if pod_labels else _names
+    shown = list(_host_subjects(snapshot, name))
     add_families(page, DCGM_EXPORTER, [*shown, *_guest_subjects(snapshot)], write=format_dcgm_value, label=_label)
     # Counts of events cover this machine only: a guest may claim any UUID.
     _add_zero_xids(page, shown)
-    windows = list(_window_subjects(snapshot))
+    windows = list(_window_subjects(snapshot, name))
     _add_xid_counts(page, snapshot, windows)
     if clocks is not None:
         _add_clock_counts(page, clocks, windows)
@@ -94,28 +98,28 @@ def _host_devices(snapshot: Snapshot, side: Side) -> Iterator[tuple[Device, dict
         yield device, labels
 
 
-def _host_subjects(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[LabelledSubject]:
+def _host_subjects(snapshot: Snapshot, name: "_Namer", side: Side = Side.HOST) -> Iterator[LabelledSubject]:
     """Yield the devices of a side, each once for each holder, as with dcgm-exporter's option for time-slicing.
 
     A value has the labels of the holders that had the device when it was measured, or of none.
     """
     for device, labels in _host_devices(snapshot, side):
-        holders = _holders(device)
+        holders = _holders(device, name)
         for names, holdings in holders:
-            yield _subject(device, {**labels, **names}, functools.partial(_is_held, holdings))
+            yield _subject(device, _joined(labels, names), functools.partial(_is_held, holdings))
         every = [holding for _, holdings in holders for holding in holdings]
         rest = _subject(device, labels, functools.partial(_is_free, every))
         if not holders or rest.readings or rest.dimensions:
             yield rest
 
 
-def _window_subjects(snapshot: Snapshot) -> Iterator[LabelledSubject]:
+def _window_subjects(snapshot: Snapshot, name: "_Namer") -> Iterator[LabelledSubject]:
     """Yield the devices as `_host_subjects` does, for counts over a window: with holders that had them throughout."""
     start = to_ns(snapshot.measured_at) - WINDOW_MS * 1_000_000
     for device, labels in _host_devices(snapshot, Side.HOST):
-        held = [names for names, holdings in _holders(device) if _is_held(holdings, start)]
+        held = [names for names, holdings in _holders(device, name) if _is_held(holdings, start)]
         for names in held or [{}]:
-            yield _subject(device, {**labels, **names}, lambda _: True)
+            yield _subject(device, _joined(labels, names), lambda _: True)
 
 
 def _subject(device: Device, labels: Mapping[str, str], includes: Callable[[int], bool]) -> LabelledSubject:
@@ -146,11 +150,11 @@ def _is_free(holdings: Iterable[Holding], at: int) -> bool:
     return not _is_held(holdings, at)
 
 
-def _holders(device: Device) -> list[tuple[dict[str, str], list[Holding]]]:
+def _holders(device: Device, name: "_Namer") -> list[tuple[dict[str, str], list[Holding]]]:
     """Return the labels of each certain holder of a device, with its holdings."""
     found: list[tuple[dict[str, str], list[Holding]]] = []
     for holding in device.holders.holdings if device.holders else ():
-        names = pod_labels(holding)
+        names = name(holding)
         if names and is_certain(holding):
             same = next((holdings for known, holdings in found if known == names), None)
             if same is None:
@@ -160,18 +164,32 @@ def _holders(device: Device) -> list[tuple[dict[str, str], list[Holding]]]:
     return found
 
 
-def pod_labels(holding: Holding) -> dict[str, str]:
+_Namer = Callable[[Holding], dict[str, str]]
+"""Returns the labels of a holder."""
+
+
+def _joined(labels: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a device, and those of a holder that are not labels of the device."""
+    return {**labels, **{name: text for name, text in names.items() if name not in labels}}
+
+
+def _names(holding: Holding) -> dict[str, str]:
     """Return dcgm-exporter's labels of a holder: `container`, `namespace` and `pod`, or `hpc_job` of SLURM."""
     names = join_labels(holding)
     labels = {name: names[name] for name in ("container", "namespace", "pod") if names.get(name)}
     return labels | ({"hpc_job": names["job_id"]} if "job_id" in names else {})
 
 
+def _names_and_metadata(holding: Holding) -> dict[str, str]:
+    """Return the same labels, with UID and labels of a pod."""
+    return {**pod_metadata(holding), **_names(holding)}
+
+
 def _guest_subjects(snapshot: Snapshot) -> Iterator[LabelledSubject]:
     """Yield GPUs and MIG devices of virtual machines. The guest's labels come last."""
     for guest in snapshot.guests:
         inside = msgspec.structs.replace(snapshot, devices=guest.devices, host=guest.host)
-        for one in without_duplicates(_host_subjects(inside, Side.GUEST)):
+        for one in without_duplicates(_host_subjects(inside, _names, Side.GUEST)):
             yield msgspec.structs.replace(one, labels={**one.labels, **guest_labels(guest)})
 
 

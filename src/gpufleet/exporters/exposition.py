@@ -7,9 +7,11 @@ family headers differ, and OpenMetrics ends with `# EOF`.
 
 import datetime as dt
 import enum
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _NUMBERS = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "-0.0": "0.0"}
 
 
@@ -106,6 +108,11 @@ def format_sample(family: str, labels: str, value: str) -> str:
 def format_labels(labels: Mapping[str, str]) -> str:
     """Write labels, escaped, without braces."""
     return ",".join([f'{name}="{_escape(value)}"' for name, value in labels.items()])
+
+
+def prometheus_name(name: str) -> str:
+    """Return a name of another convention as a name of a metric or label: with `_` for each other character."""
+    return _NOT_IN_NAMES.sub("_", name)
 
 
 def format_number(value: float) -> str:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from gpufleet.dialects.otel_holders import MAX_POD_LABELS
+from gpufleet.exporters.exposition import prometheus_name
 from gpufleet.fleet.attribution.reported import is_certain, may_label
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding
 
@@ -55,6 +57,22 @@ def series_labels(holding: Holding) -> dict[str, str]:
     """Return the labels that `[metrics] holder_labels` adds to the series of a device; unknown ones are left out."""
     names = join_labels(holding)
     return {name: names[name] for name in SERIES_LABELS if names.get(name)}
+
+
+def pod_metadata(holding: Holding) -> dict[str, str]:
+    """Return the UID and the labels of a pod as dcgm-exporter does: `pod_uid`, and each label under its own name.
+
+    Other characters than letters, digits and `_` become `_`. Of two labels with one name then, and of more than
+    `MAX_POD_LABELS` labels, the first by their keys are kept.
+    """
+    if holding.holder.kind is not HolderKind.POD:
+        return {}
+    found = {"pod_uid": "" if "/" in holding.holder.id else holding.holder.id}
+    for key, text in sorted(holding.holder.labels.items())[:MAX_POD_LABELS]:
+        name = prometheus_name(key)
+        if name and not name.startswith("__"):
+            found.setdefault(f"_{name}" if name[0].isdigit() else name, text)
+    return {name: text for name, text in found.items() if text}
 
 
 def holder_at(holders: DeviceHolders | None, at: int) -> Holding | None:

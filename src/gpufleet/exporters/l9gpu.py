@@ -6,20 +6,17 @@ l9gpu has no page. Names and labels are those of its guides: OpenTelemetry's nam
 """
 
 import datetime as dt
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpufleet.dialects.l9gpu import HOST, L9GPU, QUOTIENTS, SUM
 from gpufleet.dialects.otel import KIND, PCI, SIDE, OtelPoint
-from gpufleet.exporters.exposition import MetricsPage, format_labels
+from gpufleet.exporters.exposition import MetricsPage, format_labels, prometheus_name
 from gpufleet.exporters.holders import holder_at
 from gpufleet.exporters.otlp_dialects import L9gpuDialect
 from gpufleet.exporters.prometheus import guest_labels
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import Side
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
 _OWN = frozenset({KIND, SIDE, PCI})
 """Attributes that l9gpu does not have. They mark points for a hub, which does not read these pages."""
@@ -33,11 +30,6 @@ def add_l9gpu(page: MetricsPage, snapshot: Snapshot) -> None:
     _add_gpus(page, snapshot.devices, snapshot.node.name, {})
     for guest in snapshot.guests:
         _add_gpus(page, guest.devices, guest.machine.name or guest.name, guest_labels(guest))
-
-
-def prometheus_name(name: str) -> str:
-    """Return the name of a metric or label for the name of OpenTelemetry."""
-    return _NOT_IN_NAMES.sub("_", name)
 
 
 def _add_gpus(page: MetricsPage, devices: Iterable[Device], host: str, more: Mapping[str, str]) -> None:

@@ -67,6 +67,7 @@ class RemoteWriteSeries(MetricsPage):
         interval_seconds: float,
         now_ns: Callable[[], int],
         holder_labels: bool = False,
+        dcgm_pod_labels: bool = False,
     ) -> None:
         """Create an empty collector.
 
@@ -77,6 +78,7 @@ class RemoteWriteSeries(MetricsPage):
             interval_seconds: seconds between repetitions of values without an instant of their own.
             now_ns: nanoseconds since 1970.
             holder_labels: as in `NativePage`.
+            dcgm_pod_labels: as `pod_labels` of `add_dcgm`.
         """
         super().__init__()
         self._dialects = tuple(dialects)
@@ -85,7 +87,7 @@ class RemoteWriteSeries(MetricsPage):
         self._encode = encode_2 if version == "2.0" else encode_1
         self._interval = int(interval_seconds * NANOS)
         self._now_ns = now_ns
-        self._holder_labels = holder_labels
+        self._holder_labels, self._dcgm_pod_labels = holder_labels, dcgm_pod_labels
         self._series: dict[str, _SeriesState] = {}
         self._types: dict[str, str] = {}
         self._points: list[WritePoint] = []
@@ -99,7 +101,7 @@ class RemoteWriteSeries(MetricsPage):
             yield from add_native(self, snapshot, holder_labels=self._holder_labels)
         if self._clocks is not None:
             self._clocks.take(snapshot)
-        yield from add_dialects(self, snapshot, self._dialects, self._clocks)
+        yield from add_dialects(self, snapshot, self._dialects, self._clocks, dcgm_pod_labels=self._dcgm_pod_labels)
         yield
         add_stats(self, format_labels({"node": snapshot.node.name}), stats)
         for series, state in list(self._series.items()):

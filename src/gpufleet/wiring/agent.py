@@ -62,7 +62,11 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningDaemon]:
             machine=Machine(name=name),
             name=config.node,
             clock=clock,
-            pages=AgentPages(config.metrics.dialect_names, holder_labels=config.metrics.holder_labels),
+            pages=AgentPages(
+                config.metrics.dialect_names,
+                holder_labels=config.metrics.holder_labels,
+                dcgm_pod_labels=config.metrics.dcgm_pod_labels,
+            ),
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
             keeper=event_file(folder / "events.json"),

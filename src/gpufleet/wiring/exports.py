@@ -77,6 +77,7 @@ def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name:
         interval_seconds=config.interval_seconds,
         now_ns=clock.now_ns,
         holder_labels=agent.metrics.holder_labels,
+        dcgm_pod_labels=agent.metrics.dcgm_pod_labels,
     )
     transport = RemoteWriteTransport(make_http_sender(url, config), config.version)
     queue = ExportQueue(REMOTE_WRITE, transport, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
