@@ -124,6 +124,56 @@ def test_claims_are_what_was_truly_placed(scenario: str, answer: dict[str, Any])
     assert all(claim.method is Method.KUBELET and claim.holder.kind is HolderKind.POD for claim in claims)
 
 
+GETS = recorded_kubelet.answers("Get")
+
+
+@pytest.mark.parametrize(("scenario", "answer"), GETS, ids=[f"{name}-{one['pod_name']}" for name, one in GETS])
+def test_claims_of_one_pod_are_what_was_truly_placed(scenario: str, answer: dict[str, Any]) -> None:
+    found = claimed_facts(claims_of(scenario, answer, {}))
+    uids = {
+        pod["uid"]
+        for pod in live_pods(scenario)
+        if (pod["namespace"], pod["name"]) == (answer["pod_namespace"], answer["pod_name"])
+    }
+    assert len(uids) == 1
+    assert len(found) == len(set(found))
+    assert set(found) == {fact for fact in placed_facts(scenario) if fact[0] in uids}
+
+
+UNANSWERED = [
+    (name, answer)
+    for name, scenario in recorded_kubelet.scenarios().items()
+    for answer in scenario["answers"]
+    if answer["call"] == "Get" and "bin" not in answer
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "answer"), UNANSWERED, ids=[f"{name}-{one['pod_name']}" for name, one in UNANSWERED]
+)
+def test_pod_that_get_does_not_find_has_no_claim(scenario: str, answer: dict[str, Any]) -> None:
+    lists = [one for name, one in LISTS if name == scenario]
+    holders = {(c.holder.namespace, c.holder.name) for one in lists for c in claims_of(scenario, one, {})}
+    assert lists
+    assert (answer["pod_namespace"], answer["pod_name"]) not in holders
+
+
+ALLOCATABLE = recorded_kubelet.answers("GetAllocatableResources")
+
+
+@pytest.mark.parametrize(("scenario", "answer"), ALLOCATABLE, ids=[name for name, _ in ALLOCATABLE])
+def test_allocatable_devices_are_the_healthy_ones_of_the_plugins(scenario: str, answer: dict[str, Any]) -> None:
+    plugins = recorded_kubelet.scenarios()[scenario].get("device_plugins", [])
+    expected = {
+        (plugin["resource"], device["id"])
+        for plugin in plugins
+        if plugin["connected"]
+        for device in plugin["devices"]
+        if device["health"] == "Healthy"
+    }
+    assert set(parse_allocatable(recorded_kubelet.files()[answer["bin"]])) == expected
+
+
 SHARES = {
     "gpu-exclusive": {Share.EXCLUSIVE},
     "mig-mixed": {Share.EXCLUSIVE, Share.MIG},
@@ -210,7 +260,7 @@ def test_replicas_are_counted_for_each_device() -> None:
 
 SHARED = {
     name: answer
-    for name, answer in recorded_kubelet.answers("GetAllocatableResources")
+    for name, answer in ALLOCATABLE
     if name in ("timeslice-shared", "timeslice-gpu", "timeslice-mig", "gke-shared", "gke-mig-shared")
 }
 
