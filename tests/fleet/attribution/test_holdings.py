@@ -183,6 +183,19 @@ def test_without_cgroups_a_young_kubelet_does_not_prove_free_devices() -> None:
     assert node.round(kubelet=young).devices[FIRST].state is HolderState.FREE
 
 
+def test_start_in_the_future_does_not_leave_devices_unknown_for_long() -> None:
+    node = Node()
+    ahead = msgspec.structs.replace(kubelet(), started_at=node.now + 86_400 * NANOS)
+
+    assert node.round(kubelet=ahead).devices[FIRST].state is HolderState.UNKNOWN
+    node.now += int(RESTART_SECONDS) * NANOS
+    assert node.round(kubelet=ahead).devices[FIRST].state is HolderState.FREE
+    node.now -= 3_600 * NANOS
+    node.round(kubelet=ahead)
+    node.now += int(RESTART_SECONDS) * NANOS
+    assert node.round(kubelet=ahead).devices[FIRST].state is HolderState.FREE
+
+
 def test_holding_is_unknown_while_its_source_does_not_answer() -> None:
     node = Node()
     node.round(kubelet=kubelet(declared("a", 0)))

@@ -220,6 +220,8 @@ class HoldingTracker:
             known = bool(state.session)
             state.session, state.reports = report.session, 0
             state.restarted_at = report.started_at if report.started_at is not None else now if known else None
+        if state.restarted_at is not None:
+            state.restarted_at = min(state.restarted_at, now)  # the clock was set back since
         state.problem = ""
         if not report.complete:
             state.problem = f"{source}: {report.detail or 'the answer is not complete'}"
