@@ -1,10 +1,11 @@
-"""All documents: links, commands, options, configuration, code blocks and metric names exist or parse."""
+"""All documents: links, commands, options, configuration, code blocks, routes and metric names exist or parse."""
 
 import configparser
 import itertools
 import json
 import re
 import shlex
+import subprocess
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,8 +25,11 @@ from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import ConfigProblemsError, leaves, resolve
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.native import NATIVE
+from gpufleet.fleet.rules.table import RULES
 from gpufleet.rules.rule import RecordingRule, RuleInput
 from gpufleet.rules.selection import rule_groups
+from gpufleet.web.hub.access import ACCESS
+from gpufleet.wiring.contract import load_contract
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -78,6 +82,7 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
     text, page = re.sub(r"`[^`\n]*`", "", prose(name)), ROOT / name
     targets = re.findall(r"\]\(([^()\s]+(?:\([^()\s]*\))?[^()\s]*)\)", text)
     targets += re.findall(r"^\[[^\]]+\]: (\S+)", text, re.MULTILINE)
+    targets += re.findall(r'<(?:img|a)\b[^>]*\b(?:src|href)="([^"]+)"', text)
     broken = []
     for target in targets:
         path, _, anchor = target.partition("#")
@@ -90,6 +95,35 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
         ):
             broken.append(target)
     assert broken == []
+
+
+@every_page
+def test_named_files_of_the_repository_exist(name: str) -> None:
+    named = re.findall(r"`((?:benchmarks|contract|deploy|docs|src|tests|tools)/[\w./-]+)`", TEXTS[name])
+    assert {one for one in named if not (ROOT / one).exists()} - {"benchmarks/bench_NAME.py"} == set()
+
+
+FOREIGN_PATHS = (
+    *("/latest/", "/computeMetadata/", "/metadata/instance/"),  # metadata services
+    *("/ui/", "/v1/snapshot"),  # pages of an agent; files of a hub's page
+    "/api/v2/alerts",  # Alertmanager
+)
+"""Paths that are not in the hub's table of routes."""
+
+
+@every_page
+def test_routes_exist(name: str) -> None:
+    routes = {(method, re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path))) for method, path in ACCESS}
+    found = re.findall(r"\b(GET|PUT|POST|DELETE) (/[\w/{}.-]*)", TEXTS[name])
+    local = r"https?://(?:127\.0\.0\.1|localhost|hub(?:\.example)?):(?:8470|9470|9480)(/[\w/{}.-]+)"
+    found += [("", path) for path in re.findall(local, TEXTS[name])]
+    wrong = [
+        f"{method} {path}"
+        for method, path in found
+        if not path.startswith(FOREIGN_PATHS)
+        and not any(method in (own, "") and route.fullmatch(path) for own, route in routes)
+    ]
+    assert wrong == []
 
 
 PUNCTUATION = "|&;<>()"
@@ -166,6 +200,14 @@ def test_commands_of_shell_blocks_parse(name: str) -> None:
 
 
 @every_page
+def test_shell_blocks_have_a_valid_syntax(name: str) -> None:
+    for code in blocks(name, "sh"):
+        done = subprocess.run(["bash", "-n"], input=code.text, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{code.text}\n{done.stderr}"
+        assert not re.search(r"\S {4,}--", code.text), f"a line break without a backslash: {code.text}"
+
+
+@every_page
 def test_commands_and_options_in_prose_exist(name: str) -> None:
     wrong = []
     for text in re.findall(r"`gpufleet ([a-z][^`]*)`", prose(name)):
@@ -177,7 +219,7 @@ def test_commands_and_options_in_prose_exist(name: str) -> None:
                 known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
                 if part.partition("=")[0].rstrip(",") not in known | {"--help"}:
                     wrong.append(f"gpufleet {text}: {part}")
-            elif hasattr(command, "commands") and part.isalpha() and not command.params:
+            elif hasattr(command, "commands") and part.isalpha() and part.islower():
                 wrong.append(f"gpufleet {text}: {part}")
     assert wrong == []
 
@@ -223,6 +265,48 @@ def test_toml_blocks_are_valid_for_a_daemon(name: str, tmp_path: Path) -> None:
             pytest.fail("\n".join(problems))
 
 
+KEYS = {key for record, _ in CONFIGURATIONS.values() for key, _ in leaves(record)}
+TABLES = {key.rsplit(".", depth)[0] for key in KEYS for depth in range(1, key.count(".") + 1)}
+CHART = yaml.safe_load((ROOT / "deploy/helm/gpufleet/values.yaml").read_text(encoding="utf-8"))
+
+
+def items_of(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of each key of nested mappings."""
+    for key, value in values.items():
+        yield f"{above}{key}", value
+        if isinstance(value, dict):
+            yield from items_of(value, f"{above}{key}.")
+
+
+CHART_KEYS = frozenset(key for key, _ in items_of(CHART))
+OPEN_ENDED = tuple(f"{key}." for key, value in items_of(CHART) if value == {} or key.endswith("Selector"))
+NAMES = {one.id for one in (*RULES, *load_contract().items)}
+OTHER_NAMES = {"hub.clock_behind_seconds", "holders.detail", "kubevirt.io"}
+"""Fields of answers and domains that look like keys of a configuration."""
+
+FILE = re.compile(r".*\.(toml|yaml|crt|key|env|py|sqlite)")
+
+
+@every_page
+def test_keys_of_configurations_in_prose_exist(name: str) -> None:
+    known = KEYS | TABLES | CHART_KEYS | NAMES | OTHER_NAMES
+    first = {one.partition(".")[0] for one in KEYS | CHART_KEYS}
+    named = re.findall(r"`([a-z][A-Za-z_]*(?:\.[A-Za-z_0-9]+)+)(?:[:=] ?[^`]*| = [^`]*)?`", prose(name))
+    named = [one for one in named if one.partition(".")[0] in first and not FILE.fullmatch(one)]
+    for table, key in re.findall(r"`\[+([a-z_.]+)\]+(?: ([a-z_0-9]+))?[^`]*`", prose(name)):
+        named.append(f"{table}.{key}" if key else table)
+    assert set(named) - known == set()
+
+
+@every_page
+def test_blocks_of_chart_values_have_keys_of_the_chart(name: str) -> None:
+    for code in blocks(name, "yaml"):
+        content = yaml.safe_load(code.text)
+        if isinstance(content, dict) and content.keys() & {"cluster", "tier", "agent", "sendTo"}:
+            keys = {key for key, _ in items_of(content) if not key.startswith(OPEN_ENDED)}
+            assert keys - CHART_KEYS == set()
+
+
 @every_page
 def test_named_variables_are_options_of_a_daemon(name: str) -> None:
     found = re.findall(r"\bGPUFLEET_(?:AGENT|HUB|CLUSTER_AGENT)_[A-Z0-9_]*[A-Z0-9]\b", TEXTS[name])
@@ -232,6 +316,8 @@ def test_named_variables_are_options_of_a_daemon(name: str) -> None:
         for key, _ in leaves(record)
     }
     assert set(found) - known == set()
+    others = set(re.findall(r"\bGPUFLEET_(?!AGENT_|HUB_|CLUSTER_AGENT_)[A-Z0-9_]*[A-Z0-9]\b", TEXTS[name]))
+    assert others <= {"GPUFLEET_CA", "GPUFLEET_TOKEN_FILE", "GPUFLEET_ALLOW_SKIPS", "GPUFLEET_UPDATE_GOLDEN"}
 
 
 def parse_ini(text: str) -> None:
@@ -256,7 +342,19 @@ def test_other_blocks_parse(name: str) -> None:
 
 def test_every_language_of_a_block_is_checked() -> None:
     languages = {language for name in TEXTS for _, language, _ in BLOCK.findall(TEXTS[name])}
-    assert languages <= {*PARSERS, "sh", "console", "toml", "promql", "sql", "text", ""}
+    assert languages <= {*PARSERS, "sh", "console", "toml", *EXECUTED, "text", ""}
+
+
+EXECUTED = {
+    "promql": {"docs/holders.md", "docs/reference/rules.md"},
+    "sql": {"docs/operations/databases.md", "docs/reference/store.md"},
+}
+"""Languages that other tests execute, and their pages."""
+
+
+def test_queries_are_on_pages_whose_queries_are_executed() -> None:
+    for language, pages in EXECUTED.items():
+        assert {name for name in TEXTS if blocks(name, language)} == pages
 
 
 RECORDED = {
@@ -266,6 +364,25 @@ SOURCES = "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / 
 SERIES = frozenset(re.findall(r"gpufleet_[a-z0-9_]+", SOURCES))
 """Names in the code: series of holders and of the daemons themselves."""
 
+PARTS = frozenset(re.findall(r"[a-z0-9_]+", SOURCES))
+NAME_PREFIXES = re.compile(r"gpufleet_(?:relay_|hub_(?:notify_|forward_|findings_)?)")
+"""Prefixes that the code adds to names of series."""
+
+
+def is_series(name: str) -> bool:
+    """Return whether an agent, hub or collector has series of this name."""
+    if name in NATIVE.families or name in NATIVE.special or name in NATIVE.unread or name in SERIES:
+        return True
+    return any(name.removeprefix(one) in PARTS for one in prefixes_of(name))
+
+
+def prefixes_of(name: str) -> Iterator[str]:
+    """Yield the prefixes of a name, the longest first."""
+    found = NAME_PREFIXES.match(name)
+    if found is not None:
+        yield found[0]
+        yield f"{'_'.join(found[0].split('_')[:2])}_"
+
 
 @every_page
 def test_metric_names_are_known(name: str) -> None:
@@ -273,7 +390,7 @@ def test_metric_names_are_known(name: str) -> None:
     recorded = set(re.findall(r"(?<![\w:])(?:gpu|node|vm|cluster|pod|namespace):[a-z0-9_]+(?::[a-z0-9_]+)+", text))
     assert recorded - RECORDED == set()
     own = set(re.findall(r"(?<![\w./:-])gpufleet_[a-z0-9_]*[a-z0-9]\b(?![*_(/.:]|\.py)", text))
-    assert {one for one in own if not NATIVE.knows(one) and one not in SERIES} == set()
+    assert {one for one in own if not is_series(one)} == set()
     fields = set(re.findall(r"\bDCGM_FI_[A-Z0-9_]*[A-Z0-9]\b(?![*_])", text))
     assert {one for one in fields if not DCGM_EXPORTER.knows(one)} == set()
 
@@ -285,3 +402,51 @@ def test_each_symptom_and_question_has_a_command() -> None:
     assert [row for row in rows if "`gpufleet " not in row.split(" | ")[1]] == []
     questions = re.split(r"^### ", TEXTS["docs/faq.md"], flags=re.MULTILINE)[1:]
     assert [one.partition("\n")[0] for one in questions if "```sh\n" not in one] == []
+
+
+BROKEN: Mapping[str, tuple[Callable[..., None], str]] = {
+    "missing page": (test_links_lead_to_files_and_headings, "[a](nope.md)"),
+    "missing heading": (test_links_lead_to_files_and_headings, "[a](agent.md#nope)"),
+    "missing image": (test_links_lead_to_files_and_headings, "![a](images/nope.png)"),
+    "missing image in HTML": (test_links_lead_to_files_and_headings, '<img alt="a" src="images/nope.png">'),
+    "missing reference": (test_links_lead_to_files_and_headings, "[a][b]\n\n[b]: nope.md"),
+    "missing file": (test_named_files_of_the_repository_exist, "`src/gpufleet/nope.py`"),
+    "missing route": (test_routes_exist, "`GET /v1/nope`"),
+    "wrong method": (test_routes_exist, "`PUT /v1/fleet`"),
+    "missing route in a command": (test_routes_exist, "```sh\ncurl http://127.0.0.1:8470/v1/nope\n```"),
+    "missing command": (test_commands_of_shell_blocks_parse, "```sh\nsudo gpufleet nope\n```"),
+    "missing option": (test_commands_of_shell_blocks_parse, "```console\n$ gpufleet query nodes --nope\n```"),
+    "missing command in prose": (test_commands_and_options_in_prose_exist, "`gpufleet query nope`"),
+    "missing top command in prose": (test_commands_and_options_in_prose_exist, "`gpufleet nope`"),
+    "missing option in prose": (test_commands_and_options_in_prose_exist, "`gpufleet query nodes --nope`"),
+    "shell syntax": (test_shell_blocks_have_a_valid_syntax, "```sh\nfor i in; do\n```"),
+    "lost line break": (test_shell_blocks_have_a_valid_syntax, "```sh\nhelm upgrade a      --values b\n```"),
+    "missing key": (test_toml_blocks_are_valid_for_a_daemon, "```toml\n[hub]\nnope = 1\n```"),
+    "missing key in prose": (test_keys_of_configurations_in_prose_exist, "`readers.host.nope`"),
+    "missing table in prose": (test_keys_of_configurations_in_prose_exist, "`[nope]`"),
+    "missing key of a table in prose": (test_keys_of_configurations_in_prose_exist, "`[hub] nope`"),
+    "missing chart value in prose": (test_keys_of_configurations_in_prose_exist, "`clusterAgent.nope: true`"),
+    "missing chart value": (
+        test_blocks_of_chart_values_have_keys_of_the_chart,
+        "```yaml\ntier: 3\nagent: {nope: 1}\n```",
+    ),
+    "missing variable": (test_named_variables_are_options_of_a_daemon, "`GPUFLEET_AGENT_NOPE`"),
+    "missing variable of commands": (test_named_variables_are_options_of_a_daemon, "`GPUFLEET_NOPE`"),
+    "YAML": (test_other_blocks_parse, "```yaml\na: [\n```"),
+    "JSON": (test_other_blocks_parse, '```json\n{"a": }\n```'),
+    "Python": (test_other_blocks_parse, "```python\nif:\n```"),
+    "missing metric": (test_metric_names_are_known, "`gpufleet_nope_total`"),
+    "missing metric of the hub": (test_metric_names_are_known, "`gpufleet_hub_nope_total`"),
+    "missing recorded metric": (test_metric_names_are_known, "`gpu:nope:ratio`"),
+    "missing field of DCGM": (test_metric_names_are_known, "`DCGM_FI_DEV_NOPE`"),
+}
+"""Kind of a defect to the check that finds it and a page that has it."""
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_each_check_finds_a_defect(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check, text = BROKEN[kind]
+    monkeypatch.setitem(TEXTS, "docs/broken.md", text)
+    arguments = (tmp_path,) if check is test_toml_blocks_are_valid_for_a_daemon else ()
+    with pytest.raises((AssertionError, pytest.fail.Exception, yaml.YAMLError, ValueError, SyntaxError)):
+        check("docs/broken.md", *arguments)
