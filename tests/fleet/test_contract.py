@@ -148,7 +148,13 @@ CASES = {
         (machine(version=None), machine(version="unknown")),
     ),
     "driver_works": Case(
-        machine(driver_works=False), (MACHINE,), (machine(driver_works=None), machine(state=State.LOST))
+        machine(driver_works=False),
+        (MACHINE, machine(driver_works=None)),
+        (
+            machine(driver_works=None, reporting_gpus=7),
+            machine(driver_works=None, source=GpuSource.EXPORTER),
+            machine(state=State.LOST),
+        ),
     ),
     "xids_watched": Case(machine(xids_watched=False), (MACHINE,), (machine(xids_watched=None),)),
     "holders_known": Case(machine(unattributed_gpus=3), (MACHINE,), (machine(unattributed_gpus=None),), gpus=3),

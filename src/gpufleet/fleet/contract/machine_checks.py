@@ -78,6 +78,15 @@ def _release(version: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
+def _driver_works(machine: MachineFacts, _facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
+    """Judge the reported state of the driver. DCGM reports none: values of every GPU then show that it works."""
+    if machine.driver_works is not None:
+        return met("the driver works") if machine.driver_works else not_met("the driver does not work")
+    if machine.source is GpuSource.AGENT and machine.gpus and machine.reporting_gpus == machine.gpus:
+        return met(f"every GPU has a current value: {machine.gpus} of {machine.gpus}")
+    return unknown("the state of the driver")
+
+
 def _flag(name: str, fact: str, yes: str, no: str) -> MachineRun:
     """Return the check that a yes-or-no fact is true; `fact` describes it if it is missing."""
 
@@ -214,8 +223,8 @@ MACHINE_CHECKS = (
     _reported("version_supported",
               "The version of the sender is that of the hub, or at most `releases` minor releases older.",
               _version_supported, releases="minor releases"),
-    _reported("driver_works", "The state of the driver is `ok`.",
-              _flag("driver_works", "the state of the driver", "the driver works", "the driver does not work")),
+    _reported("driver_works", "The state of the driver is `ok`, or an agent reads current values of every GPU.",
+              _driver_works),
     _reported("xids_watched", "XIDs are read from the driver or the kernel log.",
               _flag("xids_watched", "whether XIDs are read", "XIDs are read", "XIDs are not read")),
     _reported("holders_known", "No GPU of the node has unknown holders.", _holders_known),

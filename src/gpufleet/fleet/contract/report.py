@@ -181,8 +181,8 @@ _STATUS = {
     ItemStatus.NOT_APPLICABLE: ConformanceStatus.NOT_APPLICABLE,
 }
 _PLACES = {
-    CheckPlace.NODE: "checked on the node: gpufleet doctor",
-    CheckPlace.CLUSTER: "checked in the cluster: gpufleet doctor cluster-agent",
+    CheckPlace.NODE: "checked on the node: gpufleet contract check --on node",
+    CheckPlace.CLUSTER: "checked in the cluster: gpufleet contract check --on cluster",
 }
 _PHASES = {
     ItemPhase.ANNOUNCED: "part of the next version of the contract only: a warning",
