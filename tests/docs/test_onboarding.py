@@ -2,38 +2,43 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import asyncssh
 import pytest
 import yaml
+from aiohttp import web
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
+from gpufleet.channels.stream.dialers import HybridVsockDialer
 from gpufleet.fleet.contract.starting_points import STARTING_POINTS, StartingPointName
 from gpufleet.model.contract import Tier
-from tests.fakes.kube_api import FakeKubeApi
+from tests.fakes.kube_api import ADMIN, BUILT_IN, FakeKind, FakeKubeApi, ResourceKey
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
+from tests.fakes.vsock_api import FakeVsockApi
+from tests.holders.kubevirt.objects import A10, vmi_object
 from tests.support.command import gpufleet
-from tests.support.guest_smi import GuestSmi
 from tests.support.helm import Rendered, container_of, environment_of
 from tests.support.hub_state import prepare_state
 from tests.support.kube_objects import NODE_KEY, gpu_node
 from tests.support.processes import Gpufleet, free_port
 from tests.support.slurm import Node, slurm
-from tests.support.sshd import USER, Guest
 from tests.support.waiting import wait_until
-from tests.support.walkthrough import FAST, PAGES, Block, Hub, Walk, blocks_of, commands_of, steps_of
+from tests.support.walkthrough import FAST, PAGE_CLUSTER, PAGES, Block, Hub, Walk, blocks_of, commands_of, steps_of
+from tests.vm.machine import VirtualMachine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("onboarding")]
 
@@ -42,6 +47,7 @@ Peer = Callable[[str], Path]
 TEXTS = {page.stem: page.read_text() for page in sorted(PAGES.glob("*.md"))}
 FOLLOWED = {name: text for name, text in TEXTS.items() if name != "README"}
 NODE = "gpu-17"
+VIRTUAL_MACHINE_INSTANCES_KEY = ("kubevirt.io", "v1", "virtualmachineinstances")
 KUBERNETES_STEPS = 6
 """Steps of the page of Kubernetes that reach tier 1."""
 
@@ -130,10 +136,12 @@ class Parts(NamedTuple):
 
     Attributes:
         stack: what runs until the verdicts were queried.
+        vm: virtual machine, which is not running yet.
     """
 
     stack: contextlib.ExitStack
     peer: Peer
+    vm: VirtualMachine
 
 
 def follow_index(walk: Walk, _parts: Parts) -> None:
@@ -220,10 +228,15 @@ def observer(value: float) -> Callable[[CallbackOptions], Iterator[Observation]]
 class ClusterOfPage:
     """Kubernetes cluster of a walk: the API is a fake; pods are processes with the configuration that helm renders."""
 
-    def __init__(self, walk: Walk, site: Parts, exporter_address: str = "") -> None:
+    def __init__(self, walk: Walk, site: Parts, exporter_address: str = "", api: FakeKubeApi | None = None) -> None:
         self.walk, self.peer, self.exporter = walk, site.peer, exporter_address
-        self.kubeconfig = site.stack.enter_context(api_server()).kubeconfig(walk.folder)
+        self._api = site.stack.enter_context(api_server(api or FakeKubeApi()))
+        self.kubeconfig = self._api.api.kubeconfig(walk.folder)
         walk.handlers |= {"helm": self.helm, "kubectl": self.kubectl}
+
+    def put(self, key: ResourceKey, content: dict[str, Any]) -> None:
+        """Create an object."""
+        self._api.loop.call_soon_threadsafe(self._api.api.put, key, content)
 
     def helm(self, arguments: list[str]) -> str:
         """Render the chart, and run one pod of each component."""
@@ -247,13 +260,17 @@ class ClusterOfPage:
             f"{prefix}HUB__CA": str(folder / "ca.crt"),
             f"{prefix}STATE": str(folder / f"state-{name}"),
             f"{prefix}LISTEN": f"127.0.0.1:{free_port()}",
+            "GPUFLEET_AGENT_KUBEVIRT__KUBECONFIG": str(self.kubeconfig),
+            "GPUFLEET_AGENT_READERS__HOST__K8S_NODE_NAME": NODE,  # NODE_NAME counts in a pod only
             "GPUFLEET_AGENT_READERS__HOST__ENABLED": "false",  # the PCI bus here lacks the GPUs of the driver
         }
         arguments = list(container_of(pod)["args"])
         if name == "cluster-agent":
             arguments += ["--kubeconfig", str(self.kubeconfig)]
             self.walk.environment = environment  # of commands in the pod
-        elif "--config" in arguments:
+        else:
+            environment["GPUFLEET_AGENT_LISTEN"] = self.walk.agent_url.removeprefix("http://")
+        if "--config" in arguments:
             toml = rendered.of("ConfigMap")["agent"]["data"]["agent.toml"]
             file = folder / "agent.toml"
             file.write_text(
@@ -307,34 +324,58 @@ def follow_slurm(walk: Walk, site: Parts) -> None:
 
 
 def follow_slices(walk: Walk, site: Parts) -> None:
-    """Follow the page with a real sshd as the guest, which gets the documented script and line."""
-    script = walk.root / "usr/local/libexec/gpufleet-guest"
-    guest = site.stack.enter_context(Guest())
-    GuestSmi(guest, gpus=2)
+    """Follow the page with a real virtual machine, whose image gets the documented account, script and line."""
+    script = "usr/local/libexec/gpufleet-guest"
+    line = "home/gpufleet/.ssh/authorized_keys"
 
     def keygen(arguments: list[str]) -> str:
         target = Path(arguments[arguments.index("-f") + 1])
-        shutil.copy(guest.key_file, target)
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        key.write_private_key(target)
         target.chmod(0o600)
-        Path(f"{target}.pub").write_text(guest.own_key.export_public_key().decode())
+        key.write_public_key(f"{target}.pub")
         return ""
 
     def restart() -> None:
-        """Install what the image has, and restart the agent."""
-        installed = guest.folder / "gpufleet-guest"
-        shutil.copy(script, installed)
-        installed.chmod(0o755)
-        line = (walk.root / "home/gpufleet/.ssh/authorized_keys").read_text()
-        assert "/usr/local/libexec/gpufleet-guest" in line
-        line = line.replace("/usr/local/libexec/gpufleet-guest", str(installed))
-        (guest.folder / "authorized_keys").write_text(line)
+        """Boot the image, and restart the agent."""
+        vm, account = site.vm, b"gpufleet:x:998:998::/home/gpufleet:/bin/sh\n"
+        vm.files["etc/passwd"] = (0o644, vm.files["etc/passwd"][1] + account)
+        vm.files["etc/group"] = (0o644, vm.files["etc/group"][1] + b"gpufleet:x:998:\n")
+        vm.files[script] = (0o755, (walk.root / script).read_bytes())
+        vm.files[line] = (0o644, (walk.root / line).read_bytes().replace(str(walk.root).encode(), b""))
+        vm.start()
         walk.start_agent()
 
     walk.handlers["ssh-keygen"] = keygen
-    walk.replaced = {"10.0.3.7:22": f"127.0.0.1:{guest.port}", 'user = "gpufleet"': f'user = "{USER}"'}
+    walk.replaced = {"10.0.3.7:22": f"127.0.0.1:{site.vm.ssh_port}"}
     walk.follow(body("bare-metal", 1, NODE_STEPS))
     walk.units["gpufleet-agent"] = restart
     walk.follow(without_verdict(body("slices", 2)))
+
+
+def follow_kubevirt(walk: Walk, site: Parts) -> None:
+    """Follow the page with the engine of a real virtual machine behind the API's VSOCK. KubeVirt itself is a fake."""
+    api = KubevirtApi(site.vm)
+    cluster = ClusterOfPage(walk, site, api=api)
+    kubectl = walk.handlers["kubectl"]
+
+    def run(arguments: list[str]) -> str:
+        """Create the machine as KubeVirt does from its template; run commands of the agent's pod here."""
+        if "virtualmachine" in arguments and "patch" in arguments:
+            template = yaml.safe_load((walk.folder / "vm.yaml").read_text())["spec"]["template"]
+            consent = template["metadata"]["annotations"]["kubevirt.io/gpu-metrics-collector"]
+            is_attached = template["spec"]["domain"]["devices"]["autoattachVSOCK"]
+            machine = vmi_object(annotation=consent, vsock=is_attached, node=NODE, gpus=(A10,) * site.vm.gpus)
+            cluster.put(VIRTUAL_MACHINE_INSTANCES_KEY, machine)
+        if "exec" in arguments and "daemonset/gpufleet-agent" in arguments:
+            return walk.handlers["gpufleet"](arguments[arguments.index("--") + 2 :])
+        return kubectl(arguments)
+
+    walk.handlers["kubectl"] = run
+    walk.follow(body("kubernetes", 1, KUBERNETES_STEPS))
+    if not site.vm.is_running:
+        site.vm.start()
+    walk.follow(without_verdict(body("kubevirt")))
 
 
 WALKS: Mapping[str, tuple[str, Callable[[Walk, Parts], None]]] = {
@@ -348,20 +389,42 @@ WALKS: Mapping[str, tuple[str, Callable[[Walk, Parts], None]]] = {
     "bare-metal": ("bare-metal", follow_bare_metal),
     "slurm": ("slurm", follow_slurm),
     "slices": ("slices", follow_slices),
+    "kubevirt": ("kubevirt", follow_kubevirt),
 }
 """Cluster to its page and its walk."""
 
 
+class KubevirtApi(FakeKubeApi):
+    """API server with KubeVirt's resource and its subresource `vsock`, which leads to a virtual machine."""
+
+    def __init__(self, vm: VirtualMachine) -> None:
+        super().__init__((*BUILT_IN, FakeKind(*VIRTUAL_MACHINE_INSTANCES_KEY, "VirtualMachineInstance")))
+        self._vsock = FakeVsockApi()
+        self._vsock.guest, self._vsock.token = partial(HybridVsockDialer, vm.vsock), ADMIN
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path.startswith("/apis/subresources.kubevirt.io/"):
+            return await self._vsock.handle(request)
+        return await super()._handle(request)
+
+
+class RunningApi(NamedTuple):
+    """API server, and the loop of its thread."""
+
+    api: FakeKubeApi
+    loop: asyncio.AbstractEventLoop
+
+
 @contextlib.contextmanager
-def api_server() -> Iterator[FakeKubeApi]:
+def api_server(api: FakeKubeApi) -> Iterator[RunningApi]:
     """Run an API server with one GPU node in a thread."""
-    loop, api = asyncio.new_event_loop(), FakeKubeApi()
+    loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(api.start(), loop).result(20)
     api.put(NODE_KEY, gpu_node(NODE))
     try:
-        yield api
+        yield RunningApi(api, loop)
     finally:
         asyncio.run_coroutine_threadsafe(api.stop(), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)
@@ -382,7 +445,11 @@ def outcomes(hub: Hub, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # they have priority over the SDK's own setting
             patch.delenv(name, raising=False)
-        site, found = Parts(stack, peer), {}
+        for part in ("qemu-system-x86_64", "vmlinuz", "dropbear"):
+            peer(part)
+        machine = VirtualMachine()
+        stack.callback(machine.close)
+        site, found = Parts(stack, peer, machine), {}
         for name, (_, follow) in WALKS.items():
             folder = tmp_path_factory.mktemp(name)
             walk = Walk(folder, name, hub, FakeNvml(folder, Scenario.healthy(8)), free_port())
@@ -412,20 +479,48 @@ def test_page_leads_to_its_tier(outcomes: dict[str, Outcome], name: str) -> None
         walk.run(command)
 
 
-def test_kubevirt_page_has_valid_values(hub: Hub, peer: Peer, tmp_path: Path) -> None:
-    walk = Walk(tmp_path, "kubevirt", hub, FakeNvml(tmp_path, Scenario.healthy(1)), free_port())
-    values = walk.write(blocks_of(body("kubernetes", 5, 5))[0])
-    blocks = [one for one in blocks_of(body("kubevirt")) if one.language == "yaml"]
-    files = [values, walk.write(blocks[0]), walk.write(blocks[1])]
-    machine = yaml.safe_load(blocks[2].text)
-    command = [str(peer("helm")), "template", "gpufleet", "deploy/helm/gpufleet", "--namespace", "gpufleet"]
-    command += [argument for file in files for argument in ("--values", str(file))]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=walk.folder, timeout=120)
-    assert done.returncode == 0, done.stderr
-    environment = environment_of(Rendered(done.stdout).pods()["agent"])
-    assert environment["GPUFLEET_AGENT_KUBEVIRT__ENABLED"] == "true"
-    template = machine["spec"]["template"]
-    assert template["metadata"]["annotations"] == {"kubevirt.io/gpu-metrics-collector": "dcgm-vsock"}
+TROUBLESHOOTING = (PAGES.parent / "operations" / "troubleshooting.md").read_text()
+FAQ = (PAGES.parent / "faq.md").read_text()
+EXPOSITION = Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-l40s-vm.txt"
+
+
+@pytest.fixture
+def site(outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> Walk:
+    """Return the machine of the slices, on which commands without an address query its hub."""
+    walk, error = outcomes["slices"]
+    if error is not None:
+        raise error
+    monkeypatch.chdir(walk.folder)
+    (walk.folder / "page.txt").write_text(EXPOSITION.read_text())
+    own = walk.handlers["gpufleet"]
+    admin = ["--hub", walk.hub.url, "--token-file", str(walk.folder / "admin.token")]
+
+    def run(arguments: list[str]) -> str:
+        if arguments[:2] in (["doctor", "hub"], ["config", "validate"]):
+            return own([*arguments, "--config", str(walk.hub.folder / "hub.toml")])
+        if arguments[0] in ("cluster", "machine"):
+            return own([*arguments, *admin])
+        return own([*arguments, "--hub", walk.hub.url] if arguments[0] == "query" else arguments)
+
+    monkeypatch.setitem(walk.handlers, "gpufleet", run)
+    return walk
+
+
+def test_commands_of_troubleshooting_run(site: Walk) -> None:
+    table = TROUBLESHOOTING.partition("\n## ")[0]
+    commands = set(re.findall(r"`(gpufleet [^`]*)`", "\n".join(re.findall(r"^\| .*", table, re.MULTILINE))))
+    assert len(commands) > 5
+    for command in sorted(commands):
+        line = command.replace("DEVICE", "0").replace("CLUSTER", PAGE_CLUSTER).replace("ID", "slice-17")
+        assert site.execute(site.moved(line)), command
+
+
+def test_commands_of_the_faq_run(site: Walk) -> None:
+    """The last commands release the GPUs, retire the machine and close the cluster."""
+    nodes = json.loads(site.execute(f"gpufleet query nodes --cluster {site.cluster} --json"))
+    machine = nodes["items"][0]["machine"]["id"]
+    site.follow(FAQ.replace("machine retire ID", f"machine retire {machine}"))
+    assert "closed_at" in site.execute(f"gpufleet cluster get {site.cluster}")
 
 
 @pytest.mark.parametrize("name", FOLLOWED)

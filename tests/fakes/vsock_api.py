@@ -21,6 +21,7 @@ class FakeVsockApi:
     Attributes:
         guest: returns a dialer of a port of the guest; None means that everything is sent back.
         status: answered instead of an upgrade; 0 means none.
+        token: bearer token of clients.
         protocol: subprotocol that the server speaks.
         close_code: sent at once after the upgrade; 0 means none.
         requests: path and query of each request.
@@ -28,6 +29,7 @@ class FakeVsockApi:
 
     def __init__(self) -> None:
         self.guest: Callable[[int], Dialer] | None = None
+        self.token = TOKEN
         self.status, self.protocol, self.close_code = 0, "plain.kubevirt.io", 0
         self.requests: list[str] = []
         self._runner: web.AppRunner | None = None
@@ -35,7 +37,7 @@ class FakeVsockApi:
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_get(PATH, self._handle)
+        app.router.add_get(PATH, self.handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -49,9 +51,10 @@ class FakeVsockApi:
     def kubeconfig(self, folder: Path, token: str = TOKEN) -> Path:
         return write_kubeconfig(folder / "vsock.kubeconfig", self.url, {"token": token})
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request of the subresource."""
         self.requests.append(str(request.rel_url))
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
             self.status = 403
         if self.status:
             body = {"kind": "Status", "code": self.status, "reason": "Fault", "message": "a fault of the test"}

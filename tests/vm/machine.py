@@ -105,8 +105,17 @@ class VirtualMachine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the machine, and remove its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether it was started and not stopped."""
+        return bool(self._processes)
 
     def start(self) -> None:
         """Boot the machine, and wait until its services listen."""

@@ -11,7 +11,7 @@ from gpufleet.cli.options import CaOption, CommandError, Json, OptionError, Toke
 from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.table import TextColumn, TextTable
 from gpufleet.model.cluster import ClusterRecord
-from gpufleet.model.contract import Tier
+from gpufleet.model.contract import ContractSummary, Tier
 
 if TYPE_CHECKING:
     from gpufleet.fleet.contract.onboarding import OnboardingPlan
@@ -42,7 +42,7 @@ def onboard(
 ) -> None:
     """Print the plan by which a cluster reaches a tier: installation, permissions, egress, steps, contract items.
 
-    With --hub, each step that the hub can show is marked, with the percentage of these steps.
+    With --hub, each step that the hub can show is marked, with the percentage of these steps and the hub's verdict.
     """
     from gpufleet.fleet.contract.onboarding import make_plan, tiers_of, with_progress
     from gpufleet.fleet.contract.starting_points import DEFAULT_POINTS, StartingPointName
@@ -127,12 +127,23 @@ def _parts(plan: "OnboardingPlan") -> list[TextTable | str]:
         f"Contract: version {' and '.join(plan.contract)}.",
     ]
     if plan.percent is not None:
-        parts.append(f"Progress: {plan.percent} % of the steps that the hub shows. {_verdict(plan)}")
+        parts.append(f"Progress: {plan.percent} % of the steps that the hub shows. {_next_step(plan)}")
+        parts.append(_verdict(plan.verdict))
     return parts
 
 
-def _verdict(plan: "OnboardingPlan") -> str:
-    """Return the verdict: all steps are done, or the first step that is not."""
+def _verdict(verdict: ContractSummary | None) -> str:
+    """Return the hub's verdict by the contract in a line."""
+    if verdict is None:
+        return "Verdict: not judged yet. The hub judges once a minute."
+    reached = "none" if verdict.reached_tier is None else f"{verdict.reached_tier:d}"
+    percent = "no MUST item applies" if verdict.percent is None else f"{verdict.percent:g} % of MUST items met"
+    reasons = f"; not met: {', '.join(verdict.not_visible)}" if verdict.not_visible else ""
+    return f"Verdict: {verdict.visibility.replace('_', ' ')}, reached tier {reached}, {percent}{reasons}."
+
+
+def _next_step(plan: "OnboardingPlan") -> str:
+    """Return that all steps are done, or the first step that is not."""
     open_step = next((one for one in plan.steps if one.check is not None and one.done is not True), None)
     return "All are done." if open_step is None else f"Next: {open_step.title}."
 

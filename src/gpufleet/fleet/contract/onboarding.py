@@ -18,7 +18,7 @@ from gpufleet.fleet.contract.starting_points import (
     StepCheck,
 )
 from gpufleet.model.cluster import ClusterRecord
-from gpufleet.model.contract import Tier
+from gpufleet.model.contract import ContractSummary, Tier
 from gpufleet.model.liveness import State
 
 
@@ -65,6 +65,7 @@ class OnboardingPlan(msgspec.Struct, frozen=True, kw_only=True):
         steps: steps in order.
         items: items of the tier, in the order of the contract.
         percent: done steps of the checkable ones, rounded down; None if no hub was queried.
+        verdict: newest verdict of the hub about the cluster by the contract; None if there is none.
     """
 
     cluster: str
@@ -83,6 +84,7 @@ class OnboardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[PlannedStep, ...]
     items: tuple[PlannedItem, ...]
     percent: int | None = None
+    verdict: ContractSummary | None = None
 
 
 def tiers_of(name: StartingPointName) -> tuple[Tier, ...]:
@@ -142,7 +144,8 @@ def with_progress(plan: OnboardingPlan, record: ClusterRecord | None) -> Onboard
     steps = [one if one.check is None else _checked(one, one.check, record) for one in plan.steps]
     checkable = [one for one in steps if one.check is not None]
     done = sum(one.done is True for one in checkable)
-    return msgspec.structs.replace(plan, steps=tuple(steps), percent=100 * done // len(checkable))
+    verdict = None if record is None else record.contract
+    return msgspec.structs.replace(plan, steps=tuple(steps), percent=100 * done // len(checkable), verdict=verdict)
 
 
 def _checked(step: PlannedStep, check: StepCheck, record: ClusterRecord | None) -> PlannedStep:
