@@ -100,14 +100,47 @@ def test_replacement_in_an_earlier_slot_does_not_end_stay() -> None:
         slot("b", X, 8 * HOUR),
     ]
     found = intervals(slots, {("a", X): 7 * HOUR, ("a", Y): 9 * HOUR, ("b", X): 9 * HOUR})
-    assert found == {("a", X): (0, 8 * HOUR), ("b", X): (8 * HOUR, UNBOUNDED)}
+    assert found == {("a", X): (0, 8 * HOUR), ("a", Y): (3 * HOUR, UNBOUNDED), ("b", X): (8 * HOUR, UNBOUNDED)}
 
 
 def test_replaced_gpu_is_in_its_slot_until_the_next_one() -> None:
     reported = {("a", X): 2 * HOUR, ("a", Y): 9 * HOUR}
     found = intervals([slot("a", X, HOUR), slot("a", Y, 4 * HOUR)], reported)
     assert found == {("a", X): (0, 4 * HOUR), ("a", Y): (4 * HOUR, UNBOUNDED)}
-    assert intervals([slot("a", X, HOUR), slot("a", Y, 4 * HOUR)], {**reported, ("a", X): 9 * HOUR}) == {}
+    both = intervals([slot("a", X, HOUR), slot("a", Y, 4 * HOUR)], {**reported, ("a", X): 9 * HOUR})
+    assert both == {("a", Y): (4 * HOUR, UNBOUNDED)}
+
+
+def added(at: int, was_reported: Reported = never_reported, unread: str = "") -> dict[Place, list[Interval]]:
+    """Return the stays of a GPU that a machine first reported after another one, in an empty slot."""
+    slots = [slot("a", X, HOUR), slot("a", Y, at, address=SLOTS[1])]
+    reported = {("a", X): 9 * HOUR, ("a", Y): 9 * HOUR}
+    found = bounded_stays(slots, reported, was_reported, {("a", unread)})
+    return {place: list(own) for place, own in found.items()}
+
+
+def test_gpu_added_in_an_empty_slot_is_there_since_its_first_report() -> None:
+    assert added(4 * HOUR) == {("a", Y): [(4 * HOUR, UNBOUNDED)]}
+
+
+def test_gpu_reported_soon_after_the_first_one_was_always_there() -> None:
+    assert added(HOUR + RETURN_GAP_NS) == {}
+
+
+def test_gpu_that_no_driver_could_read_before_was_always_there() -> None:
+    assert added(4 * HOUR, unread=SLOTS[1]) == {}
+    assert added(4 * HOUR, unread=SLOTS[0]) == {("a", Y): [(4 * HOUR, UNBOUNDED)]}
+
+
+def test_gpu_reported_before_its_slot_was_known_was_always_there() -> None:
+    queried = []
+
+    def was_reported(place: Place, start: int, end: int) -> bool:
+        queried.append((place, start, end))
+        return True
+
+    assert added(4 * HOUR, was_reported) == {}
+    assert queried == [(("a", Y), 0, 4 * HOUR - RETURN_GAP_NS)]
 
 
 def test_gpu_replaced_from_another_slot_ends_there() -> None:

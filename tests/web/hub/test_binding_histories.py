@@ -122,6 +122,12 @@ class History:
         )
         one.slots[first], other.slots[second] = other.slots[second], one.slots[first]
 
+    async def add(self) -> None:
+        """Put a new card into an empty slot of a machine."""
+        slots = self.random.choice(self.alive).slots
+        number = len(slots) + 1
+        slots[f"0000:0{number}:00.0"] = f"GPU-new-{self.minute}-{number}"
+
     async def allocate(self) -> None:
         """Store an allocation by the present name of a machine, in whole, by address or by UUID."""
         node = self.random.choice(self.alive)
@@ -174,7 +180,10 @@ async def test_no_tenant_sees_the_past_of_another(tmp_path: Path, seed: int) -> 
         await history.report()
         for _ in range(STEPS):
             step = history.random.choice(
-                [history.report, history.rename, history.swap, history.allocate, history.clone, history.set_clock]
+                [
+                    *(history.report, history.rename, history.swap, history.add),
+                    *(history.allocate, history.clone, history.set_clock),
+                ]
             )
             await step()
             if step is not history.allocate:

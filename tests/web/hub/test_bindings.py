@@ -186,6 +186,18 @@ async def test_usage_of_an_ended_allocation_survives_a_rename(fleet: Fleet) -> N
     assert await fleet.usage("b") == before
 
 
+async def test_usage_of_an_ended_allocation_lacks_a_gpu_added_later(tmp_path: Path) -> None:
+    first, second = gpu("GPU-1"), gpu("GPU-2", "0000:02:00.0")
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site, 60 * MINUTE)
+        await fleet.report(NINE, 700.0, 1, first)
+        await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0), valid_to=fleet.time(10))
+        before = await fleet.usage("b")
+        await fleet.report(NINE, 700.0, 20, first, second)
+        assert before["gpus"] == 1
+        assert await fleet.usage("b") == before
+
+
 async def test_past_of_a_renamed_machine_cannot_be_allocated_again(fleet: Fleet) -> None:
     await swap_names(fleet)
     status, problem = await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(2), valid_to=fleet.time(8))

@@ -1,6 +1,6 @@
 """Reports of GPUs by several machines, and intervals in which a guest stood for a virtual machine. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -50,6 +50,22 @@ def possibly_replaced(stored: Mapping[str, Sequence[StoredSample]], reported: It
         if len(slots) > len(set(slots)):
             found.append(machine)
     return found
+
+
+def possibly_added(reported: Iterable[Place]) -> list[str]:
+    """Return the machines with several of the reported GPUs: some can have come later than others."""
+    counts = Counter(machine for machine, _ in reported)
+    return [machine for machine, number in counts.items() if number > 1]
+
+
+def unread_slots(stored: Mapping[str, Sequence[StoredSample]]) -> frozenset[tuple[str, str]]:
+    """Return machines and addresses of the PCI devices that no driver read."""
+    return frozenset(
+        (machine, view.pci_address)
+        for machine, samples in stored.items()
+        for view in known_views(samples).values()
+        if view.side is Side.PCI_ONLY and view.pci_address is not None
+    )
 
 
 Interval = tuple[int, int]

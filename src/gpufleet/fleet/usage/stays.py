@@ -6,13 +6,15 @@
   outlives the other one, the GPU is with the other one until the last report there.
 - A GPU that came into the slot of another one has been there since. The other one was there until then, unless its
   machine continued to report it.
+- A GPU that came into an empty slot has been there since, if its machine reported another GPU before. A PCI device that
+  no driver read is no empty slot.
 
 A machine begins to report a GPU again after a pause of `RETURN_GAP_NS`. The store keeps these times as long as its
 history of slots, so that a return does not change what is past.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
@@ -29,14 +31,19 @@ def never_reported(place: Place, start: int, end: int) -> bool:
 
 
 def bounded_stays(
-    slots: Iterable[StoredSlot], last: Mapping[Place, int], was_reported: Reported = never_reported
+    slots: Iterable[StoredSlot],
+    last: Mapping[Place, int],
+    was_reported: Reported = never_reported,
+    unread: Container[tuple[str, str]] = (),
 ) -> dict[Place, tuple[Interval, ...]]:
     """Return the stays of GPUs that were not always in their machine. All others have been there always.
 
     Args:
         slots: slots in which the machines' GPUs were reported.
         last: last report of a GPU by a machine.
-        was_reported: queried for a machine that began to report a GPU again after another one had.
+        was_reported: queried for a machine that began to report a GPU again after another one had, and for a GPU whose
+            slot was known later than that of another GPU.
+        unread: machines and addresses of PCI devices that no driver read.
     """
     seen: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for one in slots:
@@ -53,6 +60,8 @@ def bounded_stays(
             found |= _turns({place: seen[place] for place in places}, last, was_reported)
     for place, since in _displaced(seen, found, last, was_reported):
         found[place] = _without(found.get(place, [(0, UNBOUNDED)]), *since)
+    for place, begun in _added(seen, was_reported, unread):
+        found[place] = _without(found.get(place, [(0, UNBOUNDED)]), 0, begun)
     return {place: tuple(stays) for place, stays in found.items()}
 
 
@@ -119,6 +128,21 @@ def _displaced(
                 yield place, (at, back)
                 if at == seen[other][0][0]:
                     yield other, (0, at)
+
+
+def _added(
+    seen: Mapping[Place, Sequence[tuple[int, str]]], was_reported: Reported, unread: Container[tuple[str, str]]
+) -> Iterable[tuple[Place, int]]:
+    """Yield GPUs that came into a machine that had reported others, with the time of their first report."""
+    earliest: dict[str, int] = {}
+    for (machine, _), times in seen.items():
+        earliest[machine] = min(times[0][0], earliest.get(machine, UNBOUNDED))
+    for place, times in seen.items():
+        machine, first = place[0], times[0][0]
+        if first - RETURN_GAP_NS <= earliest[machine] or any((machine, address) in unread for _, address in times):
+            continue
+        if not was_reported(place, 0, first - RETURN_GAP_NS):
+            yield place, first
 
 
 def _without(stays: Iterable[Interval], start: int, end: int) -> list[Interval]:

@@ -13,8 +13,10 @@ from gpufleet.fleet.usage.residence import (
     Interval,
     gaps,
     last_reported,
+    possibly_added,
     possibly_moved,
     possibly_replaced,
+    unread_slots,
 )
 from gpufleet.fleet.usage.segments import (
     HeldPart,
@@ -245,12 +247,13 @@ class UsageCalculator:
         others = {id_ for _, view in own for id_ in shared.get(view, ())} - set(stored)
         every = {**stored, **self._store.latest_of(cluster, sorted(others))} if others else stored
         stays: dict[Place, tuple[Interval, ...]] = {}
+        unread = unread_slots(every)
         for side in (Side.HOST, Side.GUEST):
             reported = last_reported(every, side)
-            changed = {*possibly_moved(reported), *possibly_replaced(every, reported)}
+            changed = {*possibly_moved(reported), *possibly_replaced(every, reported), *possibly_added(reported)}
             slots = self._store.slots(cluster, sorted(changed)) if changed else ()
             reports = PastReports(self._store, cluster, side)
-            stays |= bounded_stays(slots, reported, reports.any_within)
+            stays |= bounded_stays(slots, reported, reports.any_within, unread)
         return stays
 
     def _held(

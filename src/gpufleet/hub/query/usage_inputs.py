@@ -42,6 +42,7 @@ class PastReports:
 
         Parts of hours are left out, since only hours are kept of times long ago: the result does not change then.
         """
+        start = max(start, end - MAX_SPAN_NS)
         first, last = -(-start // _HOUR_NS) * _HOUR_NS, end // _HOUR_NS * _HOUR_NS
         if first >= last:
             return False
