@@ -175,6 +175,21 @@ async def test_late_import_of_a_name_is_not_of_its_new_bearer(fleet: Fleet) -> N
     assert "GPU-2" in {one["device"]["uuid"] for one in items}
 
 
+@pytest.mark.parametrize("end", [20, 40])
+async def test_imported_past_survives_the_installation_of_an_agent(fleet: Fleet, end: int) -> None:
+    await fleet.write_power("gpu-9", 0, 105.0, 5)
+    await fleet.write_power("gpu-9", 0, 106.0, 6)
+    await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(1), valid_to=fleet.time(end))
+    assert await fleet.powers("b") == {105.0, 106.0}
+    await fleet.report(NINE, 125.0, 25, gpu("GPU-0"))
+    await fleet.write_power("gpu-9", 0, 999.0, 26)
+    assert await fleet.powers("b") == ({105.0, 106.0} if end == 20 else {105.0, 106.0, 125.0})
+    window = f"start={fleet.time(0)}&end={fleet.time(40)}&step=60s"
+    answer = (await fleet.site.request(f"/v1/machines/gpu-9/series?metric=gpu_power_watts&{window}"))[1]
+    values = {point["value"] for one in answer["series"] for point in one["points"]}
+    assert values == {105.0, 106.0, 125.0, None}
+
+
 async def test_usage_of_an_ended_allocation_survives_a_rename(fleet: Fleet) -> None:
     for machine in (SEVEN, NINE):
         await fleet.report(machine, 700.0, 1)

@@ -18,7 +18,7 @@ from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import TooManyHoldingsError
 from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.hub.query.workloads import WorkloadQueries, fetch_part, own_xids, probed
+from gpufleet.hub.query.workloads import WorkloadQueries, fetch_parts, own_xids, probed
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import (
     REQUIRED_TARGET_FIELD,
@@ -445,12 +445,19 @@ class AllocationQueries:
         if not intervals:
             located = contract.current_machine(allocation, self._lookup.machines_of(allocation), own.start)
             return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
-        cluster, newest = allocation.spec.target.cluster, intervals[-1].machine
-        freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
-        _, source = contract.host_samples(self._store.latest(cluster, newest), freshness)
-        source = probed(source)
-        parts = [fetch_part(self._store, cluster, one, metrics, own.step, source) for one in intervals]
-        return history.series_answer(allocation, parts, own, source)
+        cluster, freshness = allocation.spec.target.cluster, Freshness(self._clock.now_ns(), self._stale_after, ())
+        latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
+        sources = {id_: probed(contract.host_samples(stored, freshness)[1]) for id_, stored in latest.items()}
+        parts = [
+            part
+            for one in intervals
+            for part in fetch_parts(
+                self._store, cluster, one, metrics, own.step, sources.get(one.machine, Provenance.HOST_LOCAL_PROBE)
+            )
+        ]
+        return history.series_answer(
+            allocation, parts, own, sources.get(intervals[-1].machine, Provenance.HOST_LOCAL_PROBE)
+        )
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
         guests = self._lookup.guests(allocation.spec.target)

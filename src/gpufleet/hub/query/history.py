@@ -148,9 +148,9 @@ def series_answer(
 
 
 def machine_series_answer(
-    machine: MachineRecord, stored: StoredSeries, window: SeriesWindow, source: Provenance
+    machine: MachineRecord, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
 ) -> MachineSeriesAnswer:
-    """Answer with the stored series of a machine."""
+    """Answer with the series of a machine, in order of time; those of the last part are measured by `source`."""
     return MachineSeriesAnswer(
         cluster=machine.cluster,
         machine=machine.id,
@@ -159,8 +159,8 @@ def machine_series_answer(
         start=to_datetime(window.start),
         end=to_datetime(window.end),
         step_seconds=window.step / NANOS,
-        resolution=stored.resolution,
-        series=device_series([SeriesPart(f"{machine.cluster}/{machine.id}", None, window, stored)]),
+        resolution=parts[-1].stored.resolution,
+        series=device_series(parts),
     )
 
 

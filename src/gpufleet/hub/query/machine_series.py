@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.attribution.bindings import BoundInterval
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.hub.query.workloads import probed
+from gpufleet.hub.query.workloads import fetch_parts, probed
 from gpufleet.model.api.answer import MachineRecord, MachineSeriesAnswer
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
@@ -54,10 +55,9 @@ class MachineSeriesQueries:
         devices = len(views or {one.sample.view for one in samples}) + 1
         history.check_parts([(window.start, window.end, devices)], len(metrics), window.step)
         source = self._source(machine, samples)
-        stored = self._store.series(
-            machine.cluster, machine.id, metrics, window.start, window.end, window.step, source, views or None
-        )
-        return history.machine_series_answer(machine, stored, window, source)
+        interval = BoundInterval(machine.id, views or None, window.start, window.end)
+        parts = fetch_parts(self._store, machine.cluster, interval, metrics, window.step, source)
+        return history.machine_series_answer(machine, parts, window, source)
 
     def _source(self, machine: MachineRecord, samples: Sequence[StoredSample]) -> Provenance:
         """Return the source of a machine's series: of a guest, from inside."""

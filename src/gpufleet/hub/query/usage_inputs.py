@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from gpufleet.fleet.attribution.bindings import HOST_SOURCES
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
 from gpufleet.fleet.usage.units import PhysicalUnit, Place
@@ -22,9 +23,10 @@ MAX_SPAN_NS = 1100 * 86_400 * 10**9
 
 
 _HOUR_NS = 3600 * NANOS
-_READINGS = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
+REPORTED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
+"""A GPU that is reported has at least one of these readings."""
 _SOURCES = {
-    Side.HOST: (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED),
+    Side.HOST: HOST_SOURCES,
     Side.GUEST: (Provenance.SLICE_GUEST,),
 }
 
@@ -51,9 +53,9 @@ class PastReports:
             (view, name) in found.points
             for source in self._sources
             for found in [
-                self._store.series(self._cluster, machine, _READINGS, first, last, last - first, source, {view})
+                self._store.series(self._cluster, machine, REPORTED, first, last, last - first, source, {view})
             ]
-            for name in _READINGS
+            for name in REPORTED
         )
 
 
