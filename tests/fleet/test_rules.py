@@ -42,6 +42,13 @@ def count(name: str, firing: float = 1, healthy: float = 0) -> Case:
     return Case({name: firing}, {name: healthy}, {name: None})
 
 
+def recent(name: str, *, firing: float = 1, healthy: float = 0, hours: int = 1) -> Case:
+    """Return the case of a rule about a past time, which is unknown until the hub has run for that time."""
+    return Case(
+        {name: firing}, {name: healthy, "uptime_seconds": hours * 3600}, {name: healthy, "uptime_seconds": 3599}
+    )
+
+
 HELD = {"held": 1, "held_seconds": 3600, "utilization_ratio": 0, "memory_total_bytes": 80e9}
 
 CASES = {
@@ -55,7 +62,9 @@ CASES = {
         {"log_used_ratio": 0.6}, {"log_used_ratio": 0.5}, {"log_used_ratio": None}, {"log_used_ratio": 0.95}
     ),
     "hub.rejecting": Case(
-        {"rejected_bodies": 60, "received_bodies": 1000}, {"rejected_bodies": 50}, {"received_bodies": None}
+        {"rejected_bodies": 60, "received_bodies": 1000},
+        {"rejected_bodies": 50, "uptime_seconds": 3600},
+        {"rejected_bodies": 50, "uptime_seconds": 3599},
     ),
     "hub.clock_skew": Case(
         {"clock_behind_seconds": -6},
@@ -63,11 +72,11 @@ CASES = {
         {"clock_behind_seconds": None},
         {"clock_behind_seconds": -61},
     ),
-    "hub.flush_failing": count("flush_failures"),
-    "hub.quarantine": count("quarantined_batches"),
-    "hub.task_restarts": count("task_restarts"),
-    "hub.schema_drift": count("unknown_names"),
-    "hub.series_churn": count("uncached_series"),
+    "hub.flush_failing": recent("flush_failures"),
+    "hub.quarantine": recent("quarantined_batches"),
+    "hub.task_restarts": recent("task_restarts"),
+    "hub.schema_drift": recent("unknown_names"),
+    "hub.series_churn": recent("uncached_series"),
     # heartbeat and freshness
     "hub.network": Case(
         {"jointly_late_clusters": 4, "clusters": 10}, {"jointly_late_clusters": 3}, {"jointly_late_clusters": None}
@@ -122,7 +131,7 @@ CASES = {
     # identity and duplicates
     "node.identity_conflict": flag("identity_conflict"),
     "node.duplicate_agent": count("agents", 2, 1),
-    "sender.identity_conflict": count("shared_epoch_batches", 3, 2),
+    "sender.identity_conflict": recent("shared_epoch_batches", firing=3, healthy=2, hours=24),
     "gpu.duplicate_uuid": count("machines", 2, 1),
     "gpu.replaced": count("replaced_seconds", 60, float("inf")),
     "gpu.holder_conflict": flag("contradicting_holders"),
@@ -152,8 +161,8 @@ CASES = {
     ),
     "cluster.zero_anomaly": Case(
         {"zero_utilization_ratio": 1, "busy_before_ratio": 0.6},
-        {"busy_before_ratio": 0.1},
-        {"zero_utilization_ratio": None},
+        {"busy_before_ratio": 0.1, "uptime_seconds": 3600},
+        {"busy_before_ratio": 0.1, "uptime_seconds": 3599},
     ),
     # use and allocation
     "gpu.allocated_idle": Case(
@@ -186,7 +195,7 @@ CASES = {
         {"data_delay_seconds": 61, "interval_seconds": 30}, {"data_delay_seconds": 60}, {"data_delay_seconds": None}
     ),
     "sender.gap": count("missing_batches"),
-    "sender.dropping": count("dropped_batches"),
+    "sender.dropping": recent("dropped_batches"),
     "sender.backlog": count("oldest_queued_seconds", 901, 900),
     # GPU faults
     "node.gpu_stack_broken": count("driver_works", 0, 1),

@@ -37,5 +37,6 @@ WORKING: Mapping[str, float] = {
     "newest_value_seconds": 20,
     "gpu_value_seconds": 20,
     "gpu_interval_seconds": 10,
+    "uptime_seconds": 86_400,
 }
 """Inputs of the rules that are not 0."""

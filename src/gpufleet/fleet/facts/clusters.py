@@ -40,7 +40,7 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
         retired: whether the hub no longer serves it.
         nearest: its most recent report; None if it never reported.
         newest_value_seconds, expected_gpus, reporting_gpus, zero_utilization_ratio, busy_before_ratio,
-            allocated_devices, unattributed_devices, machines_ratio: inputs of the rules.
+            uptime_seconds, allocated_devices, unattributed_devices, machines_ratio: inputs of the rules.
     """
 
     id: str
@@ -51,6 +51,7 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     reporting_gpus: int | None = None
     zero_utilization_ratio: float | None = None
     busy_before_ratio: float | None = None
+    uptime_seconds: float | None = None
     allocated_devices: int | None = None
     unattributed_devices: int | None = None
     machines_ratio: float | None = None

@@ -28,12 +28,14 @@ class FleetTables(msgspec.Struct, frozen=True):
         newest_value_at: cluster to the newest receipt of a sample of a GPU's use or condition, nanoseconds since 1970;
             0 without any. Static readings and listings of the PCI bus do not count.
         gpu_reports: cluster to the numbers of GPUs of its machines by what is reported about them.
+        replaced_gpus: cluster to the number of GPUs that its coverage still expects, and another GPU replaced.
     """
 
     machines: FactTable
     devices: FactTable
     newest_value_at: Mapping[str, int]
     gpu_reports: Mapping[str, ReportedGpus]
+    replaced_gpus: Mapping[str, int] = {}
 
 
 class _ClusterFactColumns(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class _ClusterFactColumns(msgspec.Struct, frozen=True):
     retired_devices: Column
     newest_value_at: int
     gpu_reports: ReportedGpus
+    replaced_gpus: int
 
 
 def fleet_tables(
@@ -81,8 +84,13 @@ def fleet_tables(
         del inputs  # its readings are not needed while the next cluster is queried
     counts = None if duplicates is None else reporters.contradictions(duplicates, now)
     newest = {one.cluster: one.newest_value_at for one in found}
-    reports = {one.cluster: one.gpu_reports for one in found}
-    return FleetTables(_machine_table(found, cluster_rows), _device_table(found, counts), newest, reports)
+    return FleetTables(
+        _machine_table(found, cluster_rows),
+        _device_table(found, counts),
+        newest,
+        {one.cluster: one.gpu_reports for one in found},
+        {one.cluster: one.replaced_gpus for one in found},
+    )
 
 
 def _cluster(inputs: ClusterInputs, memory: FactMemory, now: int, stale_after_seconds: float) -> _ClusterFactColumns:
@@ -107,6 +115,7 @@ def _cluster(inputs: ClusterInputs, memory: FactMemory, now: int, stale_after_se
         retired_devices=gpus.retired,
         newest_value_at=int(gpus.value_at.max(initial=0)),
         gpu_reports=gpu_reports(inputs.newest, machines, devices),
+        replaced_gpus=int((gpus.is_replaced & ~machines.of(machines.is_retired, gpus.machine)).sum()),
     )
 
 

@@ -48,6 +48,7 @@ class ClusterGpus(msgspec.Struct, frozen=True):
         received_at: newest receipt of a sample of the GPU, 0 if only the PCI bus shows it.
         value_at: newest receipt of a sample of its use or condition, 0 if there is none.
         retired: whether the GPU is gone, or duplicates another one.
+        is_replaced: whether another GPU is in its slot now, and the GPU is not gone yet: its last report is recent.
         replaced_at: newest receipt of a sample of another GPU in its slot, 0 if there never was one; `NONE` if the slot
             is unknown.
         addresses: PCI address to its position; the number of a slot is its machine's position times the number of
@@ -66,6 +67,7 @@ class ClusterGpus(msgspec.Struct, frozen=True):
     received_at: Column
     value_at: Column
     retired: Column
+    is_replaced: Column
     replaced_at: Column
     addresses: Mapping[str, int]
     is_uuid: Column
@@ -144,7 +146,8 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     is_netdata = np.array([name == NETDATA_READER for name in newest.readers], bool)[newest.reader[readings.rows]]
     is_current = readings.any_row(readings.usable & measuring)
     is_gone = _gone(machine, len(newest.machines), received, listed)
-    shadowed = _shadowed(slot, is_current, np.maximum(received, listed), kind == _UUID) | is_gone
+    is_earlier = _shadowed(slot, is_current, np.maximum(received, listed), kind == _UUID)
+    shadowed = is_earlier | is_gone
     bus_reason = np.where((listed > 0) & ~is_gone, listings.reasons(STATE), 0)
     return ClusterGpus(
         machine=machine,
@@ -158,6 +161,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         received_at=received,
         value_at=readings.newest_of(newest.received_at, measuring),
         retired=shadowed | _unnamed_duplicates(readings, machine, keys, kind != _INDEX, bus_reason, shadowed),
+        is_replaced=is_earlier & ~is_gone & (kind == _UUID) & (received > 0),
         replaced_at=_replaced(slot, received, kind == _UUID),
         addresses=addresses,
         is_uuid=kind == _UUID,

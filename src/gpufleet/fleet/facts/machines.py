@@ -109,7 +109,8 @@ class MachineFactsBuilder:
     def _newest_of(self, rows: Column) -> tuple[Column, Column]:
         """Return age and interval of the newest of these rows of each machine, NaN without any.
 
-        The age is unknown for a guest that does not answer.
+        The age is unknown for a guest that does not answer, and for a machine whose values are not stored because its
+        clock is ahead.
         """
         newest, row_of = self._newest, self._machines.rows
         rows = rows[row_of[newest.machine[rows]] != NONE]
@@ -121,7 +122,8 @@ class MachineFactsBuilder:
         if self._inputs.ingest_age is not None:
             age = np.array([self._inputs.ingest_age(one) for one in at.tolist()], np.float64)
         age = np.maximum(0, age - self._inputs.flush_seconds)
-        return np.where((at != NONE) & self._machines.is_answering, age, np.nan), interval
+        is_ahead = False if self._machines.inputs.is_ahead is None else self._machines.inputs.is_ahead
+        return np.where((at != NONE) & self._machines.is_answering & ~np.asarray(is_ahead), age, np.nan), interval
 
     def _counts(self) -> dict[str, Column]:
         """Return the numbers of GPUs that the driver lists, that are lost, that report and that are passed through."""

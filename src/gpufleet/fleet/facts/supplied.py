@@ -27,6 +27,7 @@ class MachineInputs(msgspec.Struct, frozen=True, kw_only=True):
         unseen_seconds, interval_seconds, pci_gpus, passthrough_gpus, kubernetes_gpus, allocatable_gpus,
             allocated_gpus, identity_conflict, agents, unresolved_devices: inputs of the scope machine. If
             `passthrough_gpus` is unknown, GPUs that the PCI bus shows as passed through count.
+        is_ahead: whether the clock of each machine is so far ahead that the hub does not store its values.
         is_queried: whether the sources of expected GPUs (PCI inventory, Kubernetes) could be queried.
     """
 
@@ -46,6 +47,7 @@ class MachineInputs(msgspec.Struct, frozen=True, kw_only=True):
     identity_conflict: Numbers | None = None
     agents: Numbers | None = None
     unresolved_devices: Numbers | None = None
+    is_ahead: Column | None = None
     is_queried: bool = True
 
     def numbers(self, name: str) -> Column:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpufleet.fleet.rules.logic import at_least, over
+from gpufleet.fleet.rules.logic import HOUR_SECONDS, at_least, in_window, over
 from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
@@ -24,7 +24,8 @@ DELIVERY_RULES = (
         pending_seconds=120,
         explanation="The sender's clock differs from the hub's. Its measurement times are wrong by the offset.",
         action="Synchronise the machine's clock by NTP or PTP. If all senders differ, check the hub's clock.",
-        unknown_when="The sender never reported.",
+        unknown_when="The sender never reported, or is stale.",
+        can_be_hidden=False,  # values from a clock far ahead are not stored: that looks like stale GPUs
     ),
     FindingRule(
         id="sender.late_data",
@@ -58,12 +59,12 @@ DELIVERY_RULES = (
         id="sender.dropping",
         scope=RuleScope.SENDER,
         family=_FAMILY,
-        severity=Severity.WARNING,
-        inputs=("dropped_batches",),
-        condition=lambda facts, _: over(facts["dropped_batches"], 0),
+        severity=Severity.CRITICAL,
+        inputs=("dropped_batches", "uptime_seconds"),
+        condition=lambda facts, _: in_window(over(facts["dropped_batches"], 0), facts["uptime_seconds"], HOUR_SECONDS),
         explanation="The sender drops batches: its spool is full or its disk refuses writes.",
         action="Enlarge the spool or its disk. The dropped measurements are lost.",
-        unknown_when="The sender sent no heartbeat.",
+        unknown_when="The sender sent no heartbeat, or the hub started less than an hour before.",
     ),
     FindingRule(
         id="sender.backlog",

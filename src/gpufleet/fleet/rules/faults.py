@@ -195,7 +195,7 @@ _LINK_RULES = (
         id="gpu.throttled",
         scope=RuleScope.DEVICE,
         family=_FAMILY,
-        severity=Severity.WARNING,
+        severity=Severity.CRITICAL,
         inputs=("slowdown_starts", "hardware_slowdown", "temperature_margin_celsius", "slowdown_margin_celsius"),
         condition=lambda facts, limits: any_known(
             at_least(facts["slowdown_starts"], limits["starts"]),

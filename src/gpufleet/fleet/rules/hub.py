@@ -2,23 +2,25 @@
 
 import numpy as np
 
-from gpufleet.fleet.rules.logic import all_of, at_least, over, under
+from gpufleet.fleet.rules.logic import HOUR_SECONDS, all_of, at_least, in_window, over, under
 from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
+_HOUR_UNKNOWN = "The hub started less than an hour before, and has not counted enough of them since."
+
 
 def _hub(rule_id: str, severity: Severity, name: str, explanation: str, action: str) -> FindingRule:
-    """Return a rule of the hub that fires while a number is above 0."""
+    """Return a rule of the hub that fires while a number of the last hour is above 0."""
     return FindingRule(
         id=rule_id,
         scope=RuleScope.HUB,
         family=RuleFamily.HUB,
         severity=severity,
-        inputs=(name,),
-        condition=lambda facts, _: over(facts[name], 0),
+        inputs=(name, "uptime_seconds"),
+        condition=lambda facts, _: in_window(over(facts[name], 0), facts["uptime_seconds"], HOUR_SECONDS),
         explanation=explanation,
         action=action,
-        unknown_when="The hub has just started.",
+        unknown_when=_HOUR_UNKNOWN,
     )
 
 
@@ -107,10 +109,14 @@ HUB_RULES = (
         scope=RuleScope.HUB,
         family=RuleFamily.HUB,
         severity=Severity.WARNING,
-        inputs=("rejected_bodies", "received_bodies"),
-        condition=lambda facts, limits: all_of(
-            over(facts["rejected_bodies"], limits["share"] * facts["received_bodies"]),
-            at_least(facts["rejected_bodies"], limits["bodies"]),
+        inputs=("rejected_bodies", "received_bodies", "uptime_seconds"),
+        condition=lambda facts, limits: in_window(
+            all_of(
+                over(facts["rejected_bodies"], limits["share"] * facts["received_bodies"]),
+                at_least(facts["rejected_bodies"], limits["bodies"]),
+            ),
+            facts["uptime_seconds"],
+            HOUR_SECONDS,
         ),
         thresholds=(
             Threshold("share", 0.05, "ratio", "Share of rejected bodies in the last hour."),
@@ -119,7 +125,7 @@ HUB_RULES = (
         pending_seconds=300,
         explanation="The hub rejects many bodies as invalid or not permitted.",
         action="Read the reasons in `gpufleet_hub_rejected_batches_total` on the hub's `/metrics`.",
-        unknown_when="The hub has just started.",
+        unknown_when=_HOUR_UNKNOWN,
     ),
     FindingRule(
         id="hub.clock_skew",

@@ -3,7 +3,7 @@
 Evidence has numbers only: a duplicate or a holder on another machine can belong to another tenant.
 """
 
-from gpufleet.fleet.rules.logic import at_least, over, under
+from gpufleet.fleet.rules.logic import DAY_SECONDS, at_least, in_window, over, under
 from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
@@ -40,13 +40,15 @@ IDENTITY_RULES = (
         scope=RuleScope.SENDER,
         family=_FAMILY,
         severity=Severity.CRITICAL,
-        inputs=("shared_epoch_batches",),
-        condition=lambda facts, limits: at_least(facts["shared_epoch_batches"], limits["batches"]),
+        inputs=("shared_epoch_batches", "uptime_seconds"),
+        condition=lambda facts, limits: in_window(
+            at_least(facts["shared_epoch_batches"], limits["batches"]), facts["uptime_seconds"], DAY_SECONDS
+        ),
         thresholds=(Threshold("batches", 3, "batches", "Rejected batches within 24 h."),),
         explanation="Two machines number their batches under one epoch: a copied image with a spool, or a restored "
         "snapshot.",
         action="Remove the spool folder from the image, and restart the agent of the clone.",
-        unknown_when="The sender never reported.",
+        unknown_when="The hub started less than 24 h before.",
     ),
     FindingRule(
         id="gpu.duplicate_uuid",

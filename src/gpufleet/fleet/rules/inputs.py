@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from gpufleet.model.finding import RuleScope
 
+UPTIME = "uptime_seconds"
+"""Input of several scopes: with it, a rule about a past time is unknown after a start of the hub."""
+
 
 class FactInput(NamedTuple):
     """Row of the table.
@@ -26,11 +29,13 @@ class FactInput(NamedTuple):
 
 
 _S, _R, _W, _B, _Y = "s", "ratio", "W", "bytes", "0 or 1"
+_UPTIME = FactInput(UPTIME, _S, "Time since the hub's start. Earlier events are not counted.")
 _XIDS = "XIDs since the last reset, within 24 h, with the action "
 
 # fmt: off
 _HUB = (
     FactInput("ingesting", _Y, "The hub accepts batches."),
+    _UPTIME,
     FactInput("down_seconds", _S, "Time without a hub process before the present one; 0 an hour after its start."),
     FactInput("store_answers", _Y, "The store answers."),
     FactInput("registry_answers", _Y, "The registry answers."),
@@ -52,10 +57,11 @@ _CLUSTER = (
     FactInput("late_after_seconds", _S, "Limit of that time for the state `late`."),
     FactInput("stale_after_seconds", _S, "Limit of that time for the state `stale`."),
     FactInput("newest_value_seconds", _S, "Ingest time since the receipt of its newest GPU value."),
-    FactInput("expected_gpus", "", "Expected GPUs, as in its coverage."),
+    FactInput("expected_gpus", "", "Expected GPUs, as in its coverage, without replaced ones."),
     FactInput("reporting_gpus", "", "Reporting GPUs, as in its coverage."),
     FactInput("zero_utilization_ratio", _R, "Share of its reporting GPUs with a utilisation of exactly 0."),
     FactInput("busy_before_ratio", _R, "Largest share of its reporting GPUs in use in the hour before."),
+    _UPTIME,
     FactInput("allocated_devices", "", "Devices that Kubernetes or SLURM declares as allocated."),
     FactInput("unattributed_devices", "", "Allocated devices without a known holder."),
     FactInput("machines_ratio", _R, "Machines that are not retired as a share of `ingest.max_machines`."),
@@ -79,7 +85,7 @@ _MACHINE = (
     FactInput("reporting_gpus", "", "GPUs with current values."),
     FactInput("allocated_gpus", "", "GPUs that Kubernetes or SLURM declares as allocated."),
     FactInput("identity_conflict", _Y, "Another machine has the same id, such as the machine-id, and both report."),
-    FactInput("agents", "", "Senders whose reports have its machine-id and boot id."),
+    FactInput("agents", "", "Live senders whose reports have its machine-id and boot id."),
     FactInput("driver_works", _Y, "State of the driver is `ok`."),
     FactInput("fabric_manager_runs", _Y, "State of the Fabric Manager's service is `running`."),
     FactInput("nvswitch_links", "", "NVLinks of its GPUs that end at an NVSwitch."),
@@ -160,6 +166,7 @@ _SENDER = (
     FactInput("dropped_batches", "", "Batches that it dropped in the last hour."),
     FactInput("oldest_queued_seconds", _S, "Age of its oldest queued batch; 0 without a backlog."),
     FactInput("shared_epoch_batches", "", "Batches within 24 h that another machine numbered under its epoch."),
+    _UPTIME,
 )
 # fmt: on
 

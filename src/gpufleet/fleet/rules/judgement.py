@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
+from gpufleet.fleet.rules.inputs import UPTIME
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.rule import FindingRule, Thresholds
 
@@ -49,9 +50,11 @@ class RuleVerdicts(msgspec.Struct, frozen=True):
         return RuleVerdict.FIRING if row in self.firing else RuleVerdict.HEALTHY
 
     def evidence(self, row: int) -> dict[str, str]:
-        """Return the inputs of a subject by name, without missing ones."""
+        """Return the inputs of a subject by name, without missing ones, and without the hub's uptime."""
         found = {}
         for name in self.rule.inputs:
+            if name == UPTIME:
+                continue
             value = float(self.table.column(name)[row])
             if not np.isnan(value):
                 found[name] = str(int(value)) if value.is_integer() else f"{value:.6g}"

@@ -13,6 +13,8 @@ Column = np.ndarray[Any, np.dtype[Any]]
 
 Operand = Column | float
 
+HOUR_SECONDS, DAY_SECONDS = 3600.0, 86_400.0
+
 
 def over(left: Operand, right: Operand) -> Column:
     """Return whether the left number is larger."""
@@ -61,6 +63,11 @@ def any_known(*parts: Column) -> Column:
     table = np.stack(parts)
     result = np.where(np.isnan(table).all(axis=0), np.nan, 0.0)
     return np.where((table == 1).any(axis=0), 1.0, result)
+
+
+def in_window(part: Column, known_seconds: Operand, window_seconds: float) -> Column:
+    """Return a condition about the events of a past time; false only if the whole time is known."""
+    return np.where((part == 0) & ~np.greater_equal(known_seconds, window_seconds), np.nan, part)
 
 
 def _known(result: Any, left: Operand, right: Operand) -> Column:

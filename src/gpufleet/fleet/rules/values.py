@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpufleet.fleet.rules.logic import Column, all_of, any_known, any_of, at_least, equal, over
+from gpufleet.fleet.rules.logic import HOUR_SECONDS, Column, all_of, any_known, any_of, at_least, equal, in_window, over
 from gpufleet.fleet.rules.rule import Columns, FindingRule, Limits, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
@@ -157,10 +157,10 @@ VALUE_RULES = (
         scope=RuleScope.CLUSTER,
         family=_FAMILY,
         severity=Severity.CRITICAL,
-        inputs=("zero_utilization_ratio", "busy_before_ratio"),
+        inputs=("zero_utilization_ratio", "busy_before_ratio", "uptime_seconds"),
         condition=lambda facts, limits: all_of(
             over(facts["zero_utilization_ratio"], limits["zero_share"]),
-            over(facts["busy_before_ratio"], limits["busy_share"]),
+            in_window(over(facts["busy_before_ratio"], limits["busy_share"]), facts["uptime_seconds"], HOUR_SECONDS),
         ),
         thresholds=(
             Threshold("zero_share", 0.95, "ratio", "Share of GPUs with a utilisation of 0."),
@@ -170,6 +170,6 @@ VALUE_RULES = (
         explanation="Almost all GPUs of the cluster dropped to a utilisation of 0. The likely cause is a defect of the "
         "collection, not the end of all work.",
         action="Compare with the power of the GPUs, and check the cluster's exporter.",
-        unknown_when="The cluster has no utilisation, or had none in the hour before.",
+        unknown_when="The cluster has no utilisation, or a part of the hour before is unknown.",
     ),
 )

@@ -33,12 +33,12 @@ class AgentBoots:
         if len(boots) == 1:
             self._boots[batch.cluster, batch.sender] = boots.pop()
 
-    def count(self, is_current: Callable[[SenderKey], bool]) -> Mapping[SenderKey, int]:
+    def count(self, is_live: Callable[[SenderKey], bool]) -> Mapping[SenderKey, int]:
         """Return the number of senders with the boot of each sender.
 
         Args:
-            is_current: returns whether the newest report of a sender describes the present; others do not count.
+            is_live: returns whether a sender is live; others do not count.
         """
-        current = {who: (who[0], boot) for who, boot in self._boots.copy().items() if is_current(who)}
+        current = {who: (who[0], boot) for who, boot in self._boots.copy().items() if is_live(who)}
         counts = Counter(current.values())
         return {who: counts[boot] for who, boot in current.items()}

@@ -116,6 +116,10 @@ class FactGatherer:
         self._failures: Mapping[str, str] = {}
         self._delays: dict[str, Column] = {}
 
+    @property
+    def _uptime_seconds(self) -> float:
+        return self._clock.monotonic() - self._started
+
     def gather(self, instant: HubInstant, is_stopped: Callable[[], bool]) -> GatheredFacts:
         """Return the facts at an instant. Raises EvaluationStopped once the hub stops."""
         failures = PartFailures(self._failures, is_stopped)
@@ -199,13 +203,14 @@ class FactGatherer:
         return frozenset([one.id for one in states if no_list or one.id not in self._delays])
 
     def _agents(self, states: Sequence[ClusterState]) -> Mapping[tuple[str, str], int]:
-        current = {
+        """Return the number of live senders with the boot of each: a late one can be an earlier name of another."""
+        live = {
             (one.id, name)
             for one in states
-            for name, is_current in zip(one.senders.names, one.senders.is_current.tolist(), strict=True)
-            if is_current
+            for name, is_live in zip(one.senders.names, (one.senders.unseen < one.senders.late).tolist(), strict=True)
+            if is_live
         }
-        return self._boots.count(current.__contains__)
+        return self._boots.count(live.__contains__)
 
     def _late_intervals(self, states: Sequence[ClusterState]) -> Sequence[PastInterval]:
         """Return the complete late intervals of the machines of each sender."""
@@ -268,8 +273,9 @@ class FactGatherer:
                 newest_value_seconds=_value_age(tables.newest_value_at.get(one.id, 0), instant),
                 zero_utilization_ratio=share,
                 busy_before_ratio=before.get(one.id),
+                uptime_seconds=self._uptime_seconds,
                 machines_ratio=one.machines_ratio,
-                **_coverage(coverage.get(one.id)),
+                **_coverage(coverage.get(one.id), tables.replaced_gpus.get(one.id, 0)),
                 **attribution(one.scanned),
             )
             for one, share in zip(states, zero.tolist(), strict=True)
@@ -284,7 +290,8 @@ class FactGatherer:
             **self._counts.add(second, instant.counts),
             **count_late_clusters(readings),
             "ingesting": instant.is_ingesting,
-            "down_seconds": instant.down_seconds if second - self._started < HOUR_SECONDS else 0.0,
+            "uptime_seconds": self._uptime_seconds,
+            "down_seconds": instant.down_seconds if self._uptime_seconds < HOUR_SECONDS else 0.0,
             "store_answers": None if instant.store_error is None else not instant.store_error,
             "registry_answers": not instant.registry_error,
             "flush_lag_seconds": instant.flush_lag_seconds,
@@ -292,7 +299,7 @@ class FactGatherer:
             "clock_behind_seconds": float(np.median(aheads)) if len(aheads) >= MIN_SENDERS_COMPARED else None,
             "unknown_names": self._names.count(second, instant.unknown_names),
         }
-        return hub_table(values, second - self._started)
+        return hub_table(values, self._uptime_seconds)
 
     def _senders(self, states: Sequence[ClusterState], machines: FactTable, instant: HubInstant) -> FactTable:
         senders = instant.liveness.senders
@@ -304,7 +311,7 @@ class FactGatherer:
         for row, one in enumerate(states):
             delays = self._delays.get(one.id, np.full(len(one.senders.names), np.nan))
             keys += [f"{one.id}/{name}" for name in one.senders.names]
-            readings += sender_readings(one.id, one.senders, delays, dropped, instant)
+            readings += sender_readings(one.id, one.senders, delays, dropped, instant, self._uptime_seconds)
             places = only_machines(one.senders, one.machines)
             clusters.append(np.full(len(places), row))
             of_machines.append(np.where((places == NO_MACHINE) | (len(machines) == 0), NO_ROW, places + first))
@@ -337,10 +344,15 @@ def _value_age(at: int, instant: HubInstant) -> float | None:
     return max(0.0, instant.liveness.unseen_since(at) - instant.liveness.not_flushed) if at else None
 
 
-def _coverage(coverage: Coverage | None) -> dict[str, int | None]:
+def _coverage(coverage: Coverage | None, replaced: int) -> dict[str, int | None]:
+    """Return expected and reporting GPUs. A replaced GPU is not expected; the coverage expects it for some minutes."""
     if coverage is None:
         return {}
-    return {"expected_gpus": coverage.expected, "reporting_gpus": coverage.reporting}
+    sources = coverage.sources
+    if sources.nvml is not None:
+        sources = msgspec.structs.replace(sources, nvml=max(0, sources.nvml - replaced))
+    best = sources.best(coverage.kubernetes_shares)
+    return {"expected_gpus": best[0] if best else None, "reporting_gpus": coverage.reporting}
 
 
 def _joined(parts: Sequence[Column]) -> Column:

@@ -10,6 +10,7 @@ from gpufleet.fleet.facts.supplied import HolderColumns, MachineInputs
 from gpufleet.fleet.identity import EVIDENCE
 from gpufleet.hub.findings.reports import MachineColumns
 from gpufleet.hub.findings.scan import ScannedMachine
+from gpufleet.hub.flush.normalise import FUTURE_TOLERANCE_SECONDS
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.machine import MachineKind
 
@@ -53,6 +54,7 @@ def machine_inputs(
         identity_conflict=_conflicting(machines),
         agents=[agents(one.cluster, one.sender) for one in records],
         unresolved_devices=[one.unresolved_devices for one in known],
+        is_ahead=machines.ahead > FUTURE_TOLERANCE_SECONDS,
         is_queried=is_queried and all(known or gone for known, gone in zip(is_known, machines.retired, strict=True)),
     )
 

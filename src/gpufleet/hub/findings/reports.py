@@ -107,6 +107,7 @@ class MachineColumns(msgspec.Struct, frozen=True):
         interval: declared interval of its sender in seconds.
         retired: whether it is no longer expected.
         is_current: whether its newest report describes the present: it is live or late, and not retired.
+        ahead: seconds that the clock of its sender is ahead of the hub's; NaN without a sender.
     """
 
     records: Sequence[MachineRecord]
@@ -115,6 +116,7 @@ class MachineColumns(msgspec.Struct, frozen=True):
     interval: Column
     retired: Column
     is_current: Column
+    ahead: Column
 
     def select(self, *, retired: bool) -> list[MachineRecord]:
         """Return the retired machines, or the others."""
@@ -152,6 +154,7 @@ def machine_columns(
         interval=np.nan_to_num(interval, nan=DEFAULT_INTERVAL_SECONDS),
         retired=retired,
         is_current=(unseen < np.append(senders.stale, 0.0)[sender]) & ~retired,
+        ahead=np.append(senders.ahead, np.nan)[sender],
     )
 
 

@@ -14,6 +14,7 @@ from gpufleet.fleet.facts.senders import (
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.hub.findings.instant import HubInstant
 from gpufleet.hub.findings.reports import NO_SENDER, MachineColumns, SenderColumns
+from gpufleet.hub.flush.normalise import FUTURE_TOLERANCE_SECONDS
 from gpufleet.hub.liveness.limits import DEFAULT_INTERVAL_SECONDS
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.model.stored.readings import NewestColumns
@@ -39,7 +40,12 @@ def start_dropped(senders: Senders) -> DroppedBatches:
 
 
 def sender_readings(
-    cluster: str, senders: SenderColumns, delays: Column, dropped: Mapping[SenderKey, int], instant: HubInstant
+    cluster: str,
+    senders: SenderColumns,
+    delays: Column,
+    dropped: Mapping[SenderKey, int],
+    instant: HubInstant,
+    uptime_seconds: float,
 ) -> list[SenderReading]:
     """Return a reading for each sender of a cluster.
 
@@ -52,6 +58,7 @@ def sender_readings(
         delays: result of `data_delays`.
         dropped: batches dropped in the last hour, without zeros.
         instant: state of the hub.
+        uptime_seconds: time since the hub's start.
     """
     found = []
     rows = zip(
@@ -64,7 +71,9 @@ def sender_readings(
         missing = missing_batches(instant.missing.get(who, 0), heartbeat)
         conflict = _conflicting(who, instant)
         if not is_current:
-            found.append(SenderReading(missing_batches=missing, shared_epoch_batches=conflict))
+            found.append(
+                SenderReading(missing_batches=missing, shared_epoch_batches=conflict, uptime_seconds=uptime_seconds)
+            )
             continue
         found.append(
             SenderReading(
@@ -75,6 +84,7 @@ def sender_readings(
                 dropped_batches=None if heartbeat is None else dropped.get(who, 0),
                 oldest_queued_seconds=oldest_queued_seconds(heartbeat, tracked.newest.sent_at, unseen),
                 shared_epoch_batches=conflict,
+                uptime_seconds=uptime_seconds,
             )
         )
     return found
@@ -90,7 +100,8 @@ def _conflicting(who: SenderKey, instant: HubInstant) -> int:
 def data_delays(newest: NewestColumns, machines: MachineColumns, senders: SenderColumns) -> Column:
     """Return the delay of the newest values of each sender in seconds, by a correct clock; NaN without values.
 
-    It is the time from measurement to receipt, plus the seconds that the sender's clock is ahead.
+    It is the time from measurement to receipt, plus the seconds that the sender's clock is ahead. It is unknown if the
+    clock is so far ahead that values are not stored.
     """
     place_of = {one.id: place for place, one in enumerate(machines.records)}
     places = np.array([place_of.get(name, -1) for name in newest.machines], np.int64)
@@ -102,4 +113,5 @@ def data_delays(newest: NewestColumns, machines: MachineColumns, senders: Sender
     if not len(newest):
         return np.full(len(senders.names), np.nan)
     delay = (np.asarray(newest.received_at) - np.asarray(newest.measured_at))[newest_row] / NANOS
-    return np.where(newest_row < 0, np.nan, delay + senders.ahead)
+    is_unknown = (newest_row < 0) | (senders.ahead > FUTURE_TOLERANCE_SECONDS)
+    return np.where(is_unknown, np.nan, delay + senders.ahead)

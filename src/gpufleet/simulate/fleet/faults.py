@@ -179,7 +179,8 @@ FAULTS: dict[FaultKind, FaultRow] = {
         _NODE, 1800, "the first batches stay queued until the end; later ones are sent",
         ("sender.backlog",), "", "batches", 5, 1, 10_000, True),
     _K.CLOCK_STEP: FaultRow(
-        _NODE, 600, "the node's clock is off; then it is right again", ("sender.clock_skew", "hub.clock_skew"),
+        _NODE, 600, "the node's clock is off; then it is right again",
+        ("sender.clock_skew", "hub.clock_skew", _PARTIAL),
         "live and suspect, with the offset of its clock. Data more than 600 s ahead is not stored",
         "seconds ahead, negative for behind", 300, -9_999_999, 9_999_999),
     _K.LATE_DATA: FaultRow(

@@ -1,0 +1,70 @@
+"""Faults that the matrix of rules does not have: restarts of the hub, combinations, renamed nodes."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.hub.findings.faulty_hub import LOG_BYTES, FaultyHub
+from tests.hub.findings.played_fleet import Play
+
+
+@pytest.mark.parametrize(
+    ("faults", "size", "rules"),
+    [
+        ("zero-utilization@+3m/60m:c1", (1, 8, 4), {"cluster.zero_anomaly"}),
+        ("lost-batches=5@+3m:c1/n1", (1, 2, 2), {"sender.dropping"}),
+    ],
+)
+async def test_restart_of_the_hub_closes_nothing(
+    faults: str, size: tuple[int, int, int], rules: set[str], tmp_path: Path
+) -> None:
+    play = Play(tmp_path, faults, size)
+    play.register()
+    try:
+        for _ in range(6):
+            await play.pass_minute()
+        assert rules <= play.hub.open_rules
+        play.hub.restart_after(20)
+        for _ in range(6):
+            await play.pass_minute()
+        assert rules <= play.hub.open_rules
+        assert len(play.hub.transitions(*rules)) == 1
+    finally:
+        play.hub.end()
+
+
+async def test_clock_far_ahead_is_the_cause_of_stale_gpus(tmp_path: Path) -> None:
+    play = Play(tmp_path, "clock-step=3600@+1m/9m:c1/n1", (1, 2, 2))
+    play.register()
+    try:
+        for _ in range(16):
+            await play.pass_minute()
+    finally:
+        play.hub.end()
+    assert play.opened.keys() == {"sender.clock_skew", "cluster.partial"}
+    assert play.opened["sender.clock_skew"] == 4
+
+
+async def test_replaced_gpu_is_not_missing(tmp_path: Path) -> None:
+    play = Play(tmp_path, "gpu-replaced@+1m:c1/n1/g1", (1, 2, 2))
+    try:
+        for _ in range(10):
+            await play.pass_minute()
+    finally:
+        play.hub.end()
+    assert play.opened.keys() == {"gpu.replaced"}
+
+
+async def test_agent_under_a_new_name_is_no_duplicate(tmp_path: Path) -> None:
+    hub = FaultyHub(tmp_path, LOG_BYTES)
+    try:
+        for _ in range(3):
+            await hub.pass_minute()
+        one = hub.nodes[1]
+        one.machine = msgspec.structs.replace(one.machine, name="renamed")
+        one.name, one.epoch, one.seq = "renamed", "f" * 32, 0
+        for _ in range(8):
+            assert await hub.pass_minute() == set()
+    finally:
+        hub.end()
