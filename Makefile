@@ -36,12 +36,14 @@ test-long: export GPUFLEET_TEST_PROFILE = long
 test-long: test ## All tests with many more generated examples and crash rounds; takes hours
 
 KUBECONFIG ?=
+# URL of the cluster's etcd, if it can be compacted without TLS: for the tests of expired versions
+ETCD ?=
 
 .PHONY: test-kube
 test-kube: setup ## Kubernetes client, chart, its roles and pod security with the cluster of KUBECONFIG=file; deletes what it creates
 	@test -n "$(KUBECONFIG)" || { echo "Name the cluster: make test-kube KUBECONFIG=file"; exit 2; }
 	@$(BIN)/python tests/support/peers.py fetch helm kubectl
-	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q -rs tests/holders/kubernetes/test_contract.py \
+	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) GPUFLEET_TEST_ETCD=$(ETCD) $(BIN)/pytest -q -rs tests/holders/kubernetes/test_contract.py \
 		tests/deploy/test_pod_security.py tests/deploy/test_chart.py::test_api_server_accepts_every_rendering \
 		tests/deploy/test_roles.py::test_api_server_permits_the_roles_and_no_more
 

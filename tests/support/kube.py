@@ -1,6 +1,7 @@
 """API servers of the tests: the fake, a real kube-apiserver with etcd, or the cluster of GPUFLEET_TEST_KUBECONFIG."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -31,6 +32,8 @@ START_SECONDS = 30.0 * PATIENCE
 """Limit of a start of etcd and kube-apiserver, which takes 3 to 7 s."""
 
 GIVEN = "GPUFLEET_TEST_KUBECONFIG"
+GIVEN_ETCD = "GPUFLEET_TEST_ETCD"
+"""URL of the etcd of that cluster, without TLS. Optional: without it, tests that expire versions are skipped."""
 
 NAMESPACES = "/api/v1/namespaces"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -319,17 +322,17 @@ class KubeCluster:
         )
 
     def compact(self) -> None:
-        self._own_server().compact()
+        compact(os.environ.get(GIVEN_ETCD) or self._own_server(f", or {GIVEN_ETCD}").etcd)
 
     async def restart(self) -> None:
         server = self._own_server()
         await asyncio.to_thread(server.restart)
 
-    def _own_server(self) -> "KubeServer":
+    def _own_server(self, otherwise: str = "") -> "KubeServer":
         if self._server is None:
             import pytest
 
-            pytest.skip("needs an API server that the tests started themselves")
+            pytest.skip(f"needs an API server that the tests started themselves{otherwise}")
         return self._server
 
     async def _send(
@@ -430,10 +433,10 @@ class KubeServer:
         self.stop()
         self.start()
 
-    def compact(self) -> None:
-        """Compact etcd at its newest revision."""
-        put = self._call("put", {"key": "Zw==", "value": "Zw=="})
-        self._call("compaction", {"revision": put["header"]["revision"], "physical": True})
+    @property
+    def etcd(self) -> str:
+        """Return the URL of etcd."""
+        return f"http://127.0.0.1:{self._port + 1}"
 
     def requests_of(self, namespace: str, account: str) -> set[AuditedRequest]:
         """Return the requests of a service account for resources, in any order."""
@@ -444,10 +447,18 @@ class KubeServer:
         events = [json.loads(line) for line in complete.splitlines() if f'"{user}"' in line]
         return {_request(one) for one in events if "resource" in one.get("objectRef", {})}
 
-    def _call(self, method: str, body: Object) -> Any:
-        url = f"http://127.0.0.1:{self._port + 1}/v3/kv/{method}"
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
+
+def compact(etcd: str) -> None:
+    """Expire all versions of an API server before now, in its etcd."""
+
+    def call(method: str, body: Object) -> Any:
+        with urllib.request.urlopen(f"{etcd}/v3/kv/{method}", json.dumps(body).encode(), timeout=30) as answer:
             return json.load(answer)
+
+    key = {"key": base64.b64encode(b"gpufleet-test").decode()}
+    stored = call("put", {**key, "value": ""})  # a newer revision than that of every object
+    call("compaction", {"revision": stored["header"]["revision"], "physical": True})
+    call("deleterange", key)
 
 
 @contextlib.contextmanager
