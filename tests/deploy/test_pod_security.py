@@ -60,13 +60,14 @@ async def admission(
     if given is None and not (PARTS / "kube-apiserver.zst").exists():
         pytest.skip("no real kube-apiserver beside this checkout (shared/real/kube)")
     async with contextlib.AsyncExitStack() as stack:
-        started = None
         if given is None:
             options = ["--enable-admission-plugins=PodSecurityPolicy"]
             started = stack.enter_context(kube_server(folder, peer("etcd"), options))
-        kubeconfig = Path(given) if started is None else started.kubeconfig
-        cluster = await stack.enter_async_context(KubeCluster(kubeconfig, folder, started, "restricted"))
-        if started is not None:
+            cluster = KubeCluster(started.kubeconfig, folder, started, "restricted")
+        else:
+            cluster = KubeCluster(Path(given), folder, None, "restricted")
+        await stack.enter_async_context(cluster)
+        if given is None:
             await cluster.create(POLICIES, RESTRICTED)
         elif await cluster.version() < (1, 23):
             pytest.skip("a given cluster needs Kubernetes 1.23: before, it does not apply PodSecurity")

@@ -322,7 +322,8 @@ class KubeCluster:
         )
 
     def compact(self) -> None:
-        compact(os.environ.get(GIVEN_ETCD) or self._own_server(f", or {GIVEN_ETCD}").etcd)
+        etcd = os.environ.get(GIVEN_ETCD) if self._server is None else None
+        compact(etcd or self._own_server(f", or {GIVEN_ETCD}").etcd)
 
     async def restart(self) -> None:
         server = self._own_server()
