@@ -90,6 +90,12 @@ def test_lost_cell_of_a_vgpu_instance_is_of_its_gpu() -> None:
     assert printed_reason(gpu) is Reason.GPU_LOST
 
 
+@pytest.mark.parametrize("cell", ["used_memory", "used_gpu_memory"])
+def test_lost_memory_of_a_process_is_of_its_gpu(cell: str) -> None:
+    gpu = DeviceRecord(name="x", processes=({"pid": "7", "type": "C", cell: "GPU is lost"},))
+    assert printed_reason(gpu) is Reason.GPU_LOST
+
+
 def test_names_of_tenants_are_no_evidence_about_the_gpu() -> None:
     named = DeviceRecord(name="1", leaves={"vm_name": "GPU is lost", "vm_uuid": "GPU is lost"})
     process = {"process_name": "GPU is lost", "name": "GPU is lost"}

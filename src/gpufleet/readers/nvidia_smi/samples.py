@@ -27,6 +27,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     modes_of,
     processes_of,
 )
+from gpufleet.readers.nvidia_smi.mapping.processes import MEMORY
 from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_STATUS, VGPU_NAMES
 from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
 
@@ -122,12 +123,13 @@ def _sample(
 def printed_reason(record: DeviceRecord) -> Reason | None:
     """Return the worst reason about the whole device among the printed texts of a GPU and its instances, or None.
 
-    Names that users choose, such as those of virtual machines, are no evidence.
+    Names that users choose, such as those of virtual machines and processes, are no evidence.
     """
     texts = itertools.chain(
         record.fields.values(),
         *(one.leaves.values() for one in (record, *record.mig)),
         *([text for name, text in one.leaves.items() if name not in VGPU_NAMES] for one in record.vgpus),
+        *([text for name, text in one.items() if name in MEMORY] for one in record.processes or ()),
     )
     printed = {reason for text in texts if (reason := token(text)) is not None}
     if record.leaves.get(RESET_STATUS, "").strip().lower() == "yes":
