@@ -130,6 +130,20 @@ async def test_events_stay_with_the_bound_tenant_after_a_rename(full: Guarded) -
     assert len(await visible_events(full, Role.OPERATOR)) == 8
 
 
+async def test_event_has_no_name_that_the_tenant_does_not_know(full: Guarded) -> None:
+    """The allocation moved from one machine to another. The first one was renamed since."""
+    machines = (await full.request("/v1/machines", full.secrets[Role.ADMIN])).document["items"]
+    (id_,) = [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
+    await allocate(full, "mine", "acme", "node-a")
+    spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-b"}, "tenant": "acme"}
+    assert (await full.request("/v1/allocations/mine", full.secrets[Role.ADMIN], "PUT", spec)).status == 200
+    assert {node for node, *_ in await visible_events(full, Role.TENANT)} == {""}
+    assert {node for node, *_ in await visible_events(full, Role.ADMIN, "?allocation=mine")} == {"node-a"}
+    end = dt.datetime.fromtimestamp((now() - NANOS) / NANOS, dt.UTC).isoformat()
+    await allocate(full, "by-id", "acme", id_, valid_to=end)
+    assert {node for node, *_ in await visible_events(full, Role.TENANT, "?allocation=by-id")} == {id_}
+
+
 async def test_events_after_the_end_of_an_allocation_are_hidden(full: Guarded) -> None:
     end = dt.datetime.fromtimestamp((now() - 30 * NANOS) / NANOS, dt.UTC).isoformat()
     await allocate(full, "mine", "acme", "node-a", valid_to=end)

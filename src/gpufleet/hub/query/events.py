@@ -48,11 +48,11 @@ def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
 
 
 class _VisibleSpan(NamedTuple):
-    """Visible scope, whether others shared its devices, and the name by which its tenant knows the machine."""
+    """Visible scope, whether others shared its devices, and the machine's name in it; None for its present name."""
 
     span: EventSpan
     is_shared: bool = False
-    name: str = ""
+    name: str | None = None
 
 
 def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredEvent:
@@ -64,9 +64,9 @@ def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredE
 
 
 def _given_names(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> dict[str, str]:
-    """Return the machine of an event with the name by which the tenant allocated it; empty if it did not."""
-    name = next((one.name for one in spans if one.name and _covers(one.span, event)), "")
-    return {event.machine: name} if name else {}
+    """Return the machine of an event with its name in the scope of the event; empty if its present name counts."""
+    name = next((one.name for one in spans if one.name is not None and _covers(one.span, event)), None)
+    return {} if name is None else {event.machine: name}
 
 
 def _covers(span: EventSpan, event: StoredEvent) -> bool:
@@ -181,7 +181,7 @@ class EventQueries:
             try:
                 if tenant is not None and lookup.conflict_detail(one, start, end, name=False):
                     continue  # also allocated to another tenant: neither sees its events
-                spans += self._visible(lookup, one, start, end)
+                spans += self._visible(lookup, one, start, end, for_tenant=tenant is not None)
             except TooManyHoldingsError:
                 detail = f"allocation {one.id} has too many holdings in this interval: shorten it"
                 raise InvalidQueryError("since", detail) from None
@@ -194,23 +194,32 @@ class EventQueries:
             if (ids is None or one.span.machine in ids) and (cluster is None or one.span.cluster == cluster)
         ]
 
-    def _visible(self, lookup: MachineLookup, allocation: Allocation, start: int, end: int) -> list[_VisibleSpan]:
+    def _visible(
+        self, lookup: MachineLookup, allocation: Allocation, start: int, end: int, *, for_tenant: bool
+    ) -> list[_VisibleSpan]:
         """Return the scopes visible to an allocation's tenant: its own devices, in its own time.
 
         The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
         A device that others share has events without attributes, since these can name another holder's processes.
         An event has the name by which the allocation has its machine: the present one can be of another tenant's time.
+        That name is known of the machine that the target means now. Tenants see no name of an earlier one.
         A virtual machine belongs to its tenant as a whole, and reports only about itself. Time in which several guests
         with its UUID were reported at once has no visible events.
         """
         cluster = allocation.spec.target.cluster
         if allocation.spec.kind not in VM_KINDS:
-            given = allocation.spec.target.machine or ""
+            given, bound = allocation.spec.target.machine, [one.machine for one in allocation.bindings[-1:]]
+
+            def name(machine: str) -> str | None:
+                if machine in bound and (for_tenant or given != machine):
+                    return given
+                return "" if for_tenant and allocation.bindings else None
+
             return [
                 _VisibleSpan(
                     EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
                     is_shared=one.scope is Scope.SHARED_DEVICE,
-                    name="" if given == one.machine else given,
+                    name=name(one.machine),
                 )
                 for one in lookup.intervals_of(allocation, start, end)
             ]

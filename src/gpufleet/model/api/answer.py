@@ -391,7 +391,8 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cluster, machine: where it happened, by the hub's ids.
-        node: name of the machine.
+        node: name of the machine. A tenant sees the name or id in the target of its allocation; empty for a machine
+            that the target meant earlier.
         device: key of the view, or None for the machine itself.
         at: when it happened, by the machine's clock.
         received_at: when the hub received it.
