@@ -184,11 +184,14 @@ class FindingsConfig(FindingReceiversConfig, frozen=True, kw_only=True, forbid_u
         interval_seconds: time between two evaluations.
         rules: thresholds by rule id and name, each rule a table such as `[findings.rules."node.missing"]` with
             `intervals = 4`. `docs/reference/findings.md` has the names and defaults.
+        relearn_classes: classes of machines whose learned number of GPUs is dropped at the start, by `machine_class` in
+            the evidence of `node.below_class_max`.
     """
 
     enabled: bool = True
     interval_seconds: Annotated[float, msgspec.Meta(ge=10, le=180)] = 60.0
     rules: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    relearn_classes: tuple[str, ...] = ()
 
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -116,7 +116,7 @@ def make_evaluator(
     return FindingEvaluator(
         sources=source,
         gatherer=gatherer,
-        findings=DurableFindings(hub.findings, RULES, thresholds),
+        findings=DurableFindings(hub.findings, RULES, thresholds, relearn_classes=config.findings.relearn_classes),
         past=PastJudge(hub.store, hub.findings, thresholds),
         contract=contract,
         rules=RULES,

@@ -35,12 +35,14 @@ class EvaluatedHub(FakeClockHub):
     Attributes:
         registered: registry of findings, which survives restarts.
         claims, allocations: allocations, and their queries.
+        relearn_classes: classes whose learned number of GPUs is dropped at the next start.
         is_caught_up: whether the store has the backlog of an earlier process.
     """
 
     def __init__(self, folder: Path, *clusters: str, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds(RULES)
         self.is_caught_up = True
+        self.relearn_classes: tuple[str, ...] = ()
         super().__init__(folder, *clusters)
 
     def open(self) -> None:
@@ -76,7 +78,7 @@ class EvaluatedHub(FakeClockHub):
                 readiness=self,
             ),
             gatherer=gatherer,
-            findings=DurableFindings(self.registered, RULES, self.thresholds),
+            findings=DurableFindings(self.registered, RULES, self.thresholds, relearn_classes=self.relearn_classes),
             past=PastJudge(self.store, self.registered, self.thresholds),
             contract=self.contract,
             rules=RULES,

@@ -34,6 +34,26 @@ async def test_restart_of_the_hub_closes_nothing(
         play.hub.end()
 
 
+async def test_restart_keeps_the_learned_number_of_gpus(tmp_path: Path) -> None:
+    """The machine is the only one of its class."""
+    play = Play(tmp_path, "gpu-removed@+3m/60m:c1/n1/g1", (1, 1, 2))
+    try:
+        for _ in range(7):
+            await play.pass_minute()
+        play.hub.restart_after(20)
+        for _ in range(6):
+            await play.pass_minute()
+        (found,) = [one for (rule, _), one in play.hub.open_findings.items() if rule == "node.below_class_max"]
+        assert found.evidence.items() >= {"nvml_gpus": "1", "class_gpus": "2"}.items()
+        play.hub.relearn_classes = (found.evidence["machine_class"],)
+        play.hub.restart_after(20)
+        for _ in range(4):
+            await play.pass_minute()
+        assert "node.below_class_max" not in play.hub.open_rules
+    finally:
+        play.hub.end()
+
+
 async def test_clock_far_ahead_is_the_cause_of_stale_gpus(tmp_path: Path) -> None:
     play = Play(tmp_path, "clock-step=3600@+1m/9m:c1/n1", (1, 2, 2))
     play.register()

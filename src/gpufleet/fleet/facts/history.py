@@ -263,14 +263,12 @@ class FactMemory:
     """Histories of all clusters between judgements.
 
     Attributes:
-        class_maxima: largest number of GPUs of each class of machines; see `class_maxima`. It can be restored after a
-            restart.
+        class_maxima: largest number of GPUs of each class of machines; see `class_maxima`.
         readers: numbers of readers.
     """
 
-    def __init__(self, class_maxima: dict[str, int] | None = None) -> None:
-        """Take the maxima of a predecessor."""
-        self.class_maxima = dict(class_maxima or {})
+    def __init__(self) -> None:
+        self.class_maxima: dict[str, int] = {}
         self.readers = ReaderNumbers()
         self._clock = MemoryClock()
         self._clusters: dict[str, ClusterMemory] = {}

@@ -19,8 +19,8 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.device_state import OK
 from gpufleet.model.time import NANOS
 
-MAX_CLASSES = 4096
-"""Maximum number of classes of machines with a learned number of GPUs; machines of others have no expectation."""
+MAX_CLASSES = 256
+"""Maximum number of classes of machines of a cluster with a learned number of GPUs; others have no expectation."""
 
 _DRIVER_WORKS = DRIVER_STATES.index(OK)
 _RUNNING = 0
@@ -88,6 +88,7 @@ class MachineFactsBuilder:
         texts = {
             "driver_state": self._driver_states(),
             "driver_version": versions,
+            "machine_class": of_machine,
             "last_error": list(inputs.last_errors or [None] * self._count),
         }
         return MachineFactColumns(keys, columns, texts), maxima
@@ -214,7 +215,7 @@ class MachineFactsBuilder:
             None if model is None or is_guest else f"{self._inputs.cluster}/{pool or ''}/{model}"
             for model, pool, is_guest in zip(models, self._machines.pools, self._machines.is_guest, strict=True)
         ]
-        known = set(maxima)
+        known = {name for name in maxima if name.startswith(f"{self._inputs.cluster}/")}
         learned: Texts = []
         for name, pool in zip(classes, self._machines.pools, strict=True):
             if name is not None and pool and len(known) < MAX_CLASSES:

@@ -76,9 +76,12 @@ COUNT_RULES = (
         severity=Severity.CRITICAL,
         inputs=("nvml_gpus", "lost_gpus", "class_gpus"),
         condition=lambda facts, _: under(facts["nvml_gpus"] + np.nan_to_num(facts["lost_gpus"]), facts["class_gpus"]),
+        texts=("machine_class",),
         pending_seconds=120,
-        explanation="The machine has fewer GPUs than another machine of its class ever had.",
-        action="Check the machine's hardware. If the class has changed, reset its learned maximum.",
+        explanation="The machine has fewer GPUs than a machine of its class ever had. A restart of the hub changes "
+        "nothing.",
+        action="Check the machine's hardware. If the class has changed, set `findings.relearn_classes` and restart the "
+        "hub.",
         unknown_when="The machine's GPUs or its class are unknown.",
     ),
     FindingRule(

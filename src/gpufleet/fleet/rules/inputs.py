@@ -192,6 +192,7 @@ TEXTS: Mapping[RuleScope, Mapping[str, str]] = MappingProxyType(
         RuleScope.MACHINE: {
             "driver_state": "State of the driver.",
             "driver_version": "Version of the driver.",
+            "machine_class": "Its class: cluster, pool and model of GPU.",
             "last_error": "Newest error of its readers.",
         },
         RuleScope.SENDER: {},

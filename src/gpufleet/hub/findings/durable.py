@@ -1,6 +1,7 @@
 """Tracker of findings whose results are visible only once they are durable."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,9 +34,18 @@ class DurableFindings:
     Attributes:
         untracked: as in `Findings`, at the newest saved judgement.
         saved_at: time of that judgement, nanoseconds since 1970; None before the first.
+        class_maxima: largest number of GPUs of each class of machines, as saved with the state.
     """
 
-    def __init__(self, registry: FindingRegistry, rules: Iterable[FindingRule], thresholds: Thresholds) -> None:
+    def __init__(
+        self,
+        registry: FindingRegistry,
+        rules: Iterable[FindingRule],
+        thresholds: Thresholds,
+        *,
+        relearn_classes: Collection[str] = (),
+    ) -> None:
+        """Take the registry, the rules and their thresholds, and the classes whose saved maximum is dropped."""
         self._registry = registry
         self._rules = tuple(rules)
         self._thresholds = thresholds
@@ -44,32 +54,44 @@ class DurableFindings:
         self._untracked_open: tuple[Finding, ...] = ()
         self._unrecorded: tuple[Finding, ...] = ()
         self._open: tuple[Finding, ...] = ()
+        self._relearn = frozenset(relearn_classes)
         self.untracked = 0
         self.saved_at: int | None = None
+        self.class_maxima: Mapping[str, int] = {}
 
     def load(self) -> None:
         """Load the saved state unless there is one in memory. Raises RegistryError."""
         if self._tracker is None:
-            tracker = Findings(self._rules, self._thresholds, self._registry.findings_state())
+            state = self._registry.findings_state()
+            tracker = Findings(self._rules, self._thresholds, state)
             tracked = {one.id: one for one in tracker.list_open()}
             recorded = {one.id: one for one in self._recorded_open()}
             self._untracked_open = tuple(one for id_, one in recorded.items() if id_ not in tracked)
             self._unrecorded = tuple(one for id_, one in tracked.items() if id_ not in recorded)
             self._unsaved = []
             self._open = tuple(tracked.values())
+            self.class_maxima = {name: count for name, count in state.class_maxima.items() if name not in self._relearn}
+            self._relearn = frozenset()
             self._tracker = tracker
 
     def open_findings(self) -> Sequence[Finding]:
         """Return the open findings as of the newest saved judgement."""
         return self._open
 
-    def update(self, judgement: Judgement, registry_error: str = "", late: Sequence[FindingTransition] = ()) -> None:
+    def update(
+        self,
+        judgement: Judgement,
+        registry_error: str = "",
+        late: Sequence[FindingTransition] = (),
+        class_maxima: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Take a judgement, and save state and transitions.
 
         Args:
             judgement: the newest judgement.
             registry_error: why the registry does not answer: the state is then not saved.
             late: transitions of findings in the past, which are closed.
+            class_maxima: newest maxima. A saved one is only replaced by a larger one.
 
         Raises:
             RegistryError: if the state cannot be loaded or saved; nothing becomes visible.
@@ -83,7 +105,10 @@ class DurableFindings:
             self._tracker = tracker
         if registry_error:
             raise RegistryError(registry_error)
-        self._registry.save_findings(tracker.export(), tuple(self._unsaved))
+        known = self.class_maxima
+        self.class_maxima = {**known, **{one: max(n, known.get(one, 0)) for one, n in class_maxima.items()}}
+        state = msgspec.structs.replace(tracker.export(), class_maxima=self.class_maxima)
+        self._registry.save_findings(state, tuple(self._unsaved))
         self._tracker, self._unsaved = tracker, []
         self._open, self.untracked, self.saved_at = tracker.list_open(), tracker.untracked, judgement.at
 

@@ -1,7 +1,8 @@
 """Evaluation of the rules at intervals, and judgement of the clusters by the adoption contract after each."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class Gatherer(Protocol):
 
     def gather(self, instant: HubInstant, is_stopped: Callable[[], bool]) -> GatheredFacts:
         """Return the facts at an instant. Raises EvaluationStopped once the hub stops."""
+        ...
+
+    def learn(self, class_maxima: Mapping[str, int]) -> None:
+        """Take the largest numbers of GPUs that an earlier process learned."""
         ...
 
 
@@ -141,6 +146,7 @@ class FindingEvaluator:
 
     def _judge(self, instant: HubInstant, has_waited: bool) -> None:
         began = self._clock.monotonic()
+        self._learn()
         try:
             gathered = self._gatherer.gather(instant, lambda: self._is_stopped)
         except EvaluationStopped:
@@ -154,7 +160,7 @@ class FindingEvaluator:
             with parts.part(LATE):
                 late = self._past.take_turn()
         try:
-            self._findings.update(judgement, instant.registry_error, late)
+            self._findings.update(judgement, instant.registry_error, late, gathered.class_maxima)
         except RegistryError as error:
             failures[STATE] = str(error)
         with parts.part(CONTRACT):
@@ -168,6 +174,12 @@ class FindingEvaluator:
         status.subjects = count_subjects(gathered.facts)
         status.seconds = self._clock.monotonic() - began
         status.note(failures)
+
+    def _learn(self) -> None:
+        """Take the saved maxima of classes; without the registry, with the next judgement."""
+        with contextlib.suppress(RegistryError):
+            self._findings.load()
+            self._gatherer.learn(self._findings.class_maxima)
 
     def _visible_findings(self) -> Sequence[Finding] | None:
         """Return the open findings; None before the first saved judgement."""

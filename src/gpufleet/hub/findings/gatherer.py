@@ -73,12 +73,16 @@ class GathererStore(FactStore, ClusterStore, Protocol):
 
 
 class GatheredFacts(msgspec.Struct, frozen=True):
-    """Facts for the rules and for the adoption contract, late intervals, and why parts of the facts are missing."""
+    """Facts for the rules and for the adoption contract, late intervals, and why parts of the facts are missing.
+
+    `class_maxima` is the largest number of GPUs of each class of machines.
+    """
 
     facts: FleetFacts
     clusters: Sequence[ClusterFacts]
     late: Sequence[PastInterval]
     failures: Mapping[str, str]
+    class_maxima: Mapping[str, int] = {}
 
 
 class FactGatherer:
@@ -116,6 +120,11 @@ class FactGatherer:
         self._failures: Mapping[str, str] = {}
         self._delays: dict[str, Column] = {}
 
+    def learn(self, class_maxima: Mapping[str, int]) -> None:
+        """Take the largest numbers of GPUs that an earlier process learned."""
+        known = self._memory.class_maxima
+        known |= {name: max(count, known.get(name, 0)) for name, count in class_maxima.items()}
+
     @property
     def _uptime_seconds(self) -> float:
         return self._clock.monotonic() - self._started
@@ -147,6 +156,7 @@ class FactGatherer:
             self._contract_facts(states, GatheredTables(tables, senders, coverage), instant, unread, failures),
             self._late_intervals(states),
             failures.reasons,
+            self._memory.class_maxima,
         )
 
     def _fleet(

@@ -134,6 +134,7 @@ class FindingsState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         clock: time of the newest judgement.
         second: sum of the times between judgements that count.
         tracked: every tracked finding.
+        class_maxima: largest number of GPUs of each class of machines.
     """
 
     version: int = 1
@@ -141,6 +142,7 @@ class FindingsState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     clock: int = 0
     second: float = 0.0
     tracked: tuple[TrackedFinding, ...] = ()
+    class_maxima: dict[str, int] = {}
 
 
 class NumberedTransition(msgspec.Struct, frozen=True):
