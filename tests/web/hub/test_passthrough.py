@@ -78,6 +78,11 @@ async def test_gpu_passed_to_a_guest_belongs_to_the_guest(site: Site) -> None:
         assert passthrough["detail"]
         status, gpu = await site.request(f"/v1/gpus/{passthrough['views'][0]}")
         assert (status, gpu["device"]["readings"]["gpu_power_watts"]["value"]) == (200, 77.0)
+        assert gpu["device"]["passthrough"]["known"] is True
+        (outside,) = gpu["device"]["passthrough"]["views"]  # the same GPU on its host
+        _, host = await site.request(f"/v1/gpus/{outside.replace(':', '%3A')}")
+        assert host["device"]["side"] == "pci_only"
+        assert host["device"]["passthrough"]["views"] == passthrough["views"]
     bare = msgspec.convert(answer, AllocationAnswer)
     (shown,) = add_guest_views(bare, {device["id"]: passthrough["views"]}, name=False).devices  # as shown to a tenant
     assert shown.passthrough is not None
@@ -91,6 +96,10 @@ async def test_gpu_never_read_by_the_host_is_marked_as_unknown(site: Site) -> No
     assert [one["passthrough"]["known"] for one in answer["devices"]] == [False, False]
     assert "both are the same GPU" in answer["devices"][0]["passthrough"]["detail"]
     assert answer["detail"] == ""
+    _, gpu = await site.request("/v1/gpus/node-a%2F0000%3A01%3A00.0")
+    assert gpu["device"]["passthrough"]["known"] is False
+    _, gpu = await site.request("/v1/gpus/GPU-7")
+    assert "passthrough" not in gpu["device"]
     answer = await allocation_answer(site, "0000:01:00.0", "0000:02:00.0", "GPU-7")
     by_name = {one["uuid"] or one["pci_address"]: one.get("passthrough") for one in answer["devices"]}
     assert by_name["GPU-7"]["known"] is True

@@ -21,11 +21,11 @@ _NOT_KNOWN = (
 )
 
 
-def passed_through(answer: AllocationAnswer, stored: Sequence[StoredSample]) -> dict[str, frozenset[str]]:
-    """Return the devices of a host's answer that a virtual machine may have: id to its present and former UUIDs.
+def passed_through(devices: Iterable[AnswerDevice], stored: Sequence[StoredSample]) -> dict[str, frozenset[str]]:
+    """Return the devices of a host that a virtual machine may have: id to its present and former UUIDs.
 
     Args:
-        answer: of a whole machine or listed devices of it.
+        devices: all devices of a machine, or some of them.
         stored: the newest samples of that machine.
     """
     at_address: dict[str, set[str]] = {}
@@ -33,7 +33,7 @@ def passed_through(answer: AllocationAnswer, stored: Sequence[StoredSample]) -> 
         if view.uuid and view.pci_address and view.side is Side.HOST and view.kind is ViewKind.GPU:
             at_address.setdefault(view.pci_address, set()).add(view.uuid)
     found = {}
-    for one in answer.devices:
+    for one in devices:
         if _is_bound_to_vfio(one):
             found[one.id] = frozenset(at_address.get(one.pci_address or "", ()))
         elif _is_not_shown(one):
@@ -59,9 +59,7 @@ def add_guest_views(answer: AllocationAnswer, views: Mapping[str, Collection[str
         name: whether the client may see the ids of virtual machines.
     """
     devices = tuple(
-        msgspec.structs.replace(one, passthrough=state)
-        if one.id in views and (state := _state(one, sorted(views[one.id]), name=name)) is not None
-        else one
+        msgspec.structs.replace(one, passthrough=host_state(one, views[one.id], name=name)) if one.id in views else one
         for one in answer.devices
     )
     unknown = sum(one.passthrough is not None and not one.passthrough.known for one in devices)
@@ -75,7 +73,8 @@ def add_guest_views(answer: AllocationAnswer, views: Mapping[str, Collection[str
     return msgspec.structs.replace(answer, devices=devices, detail=detail)
 
 
-def _state(device: AnswerDevice, views: list[str], *, name: bool) -> PassthroughState | None:
+def host_state(device: AnswerDevice, views: Collection[str], *, name: bool) -> PassthroughState | None:
+    """Return the state of a device of `passed_through`; `views` and `name` as of `add_guest_views`."""
     if not views:
         return PassthroughState(known=False, detail=_NOT_KNOWN) if _is_bound_to_vfio(device) else None
     if len(views) > 1:
@@ -86,8 +85,24 @@ def _state(device: AnswerDevice, views: list[str], *, name: bool) -> Passthrough
     return PassthroughState(known=True, views=_named(views, name=name), detail=detail)
 
 
+def guest_state(uuid: str | None, passed: Mapping[str, Collection[str]]) -> PassthroughState | None:
+    """Return the state of a GPU inside a virtual machine, or None if its host never read its UUID.
+
+    Args:
+        uuid: as the virtual machine reports it.
+        passed: result of `passed_through` of all devices of the host.
+    """
+    views = sorted(id_ for id_, uuids in passed.items() if uuid in uuids)
+    if not views:
+        return None
+    if len(views) > 1:
+        return PassthroughState(known=False, views=tuple(views), detail="its host read its UUID at several addresses")
+    detail = "its host shows it by PCI address, bound to vfio: both views are the same GPU"
+    return PassthroughState(known=True, views=tuple(views), detail=detail)
+
+
 def _named(views: Iterable[str], *, name: bool) -> tuple[str, ...]:
-    return tuple(views) if name else ()
+    return tuple(sorted(views)) if name else ()
 
 
 def _is_bound_to_vfio(device: AnswerDevice) -> bool:

@@ -417,7 +417,7 @@ class AllocationQueries:
         )
         views = {
             id_: self._lookup.guest_views(target.machine, uuids)
-            for id_, uuids in passthrough.passed_through(found, stored).items()
+            for id_, uuids in passthrough.passed_through(found.devices, stored).items()
         }
         return passthrough.add_guest_views(found, views, name=name) if views else found
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.attribution import contract, passthrough
 from gpufleet.fleet.attribution.reported import (
     HOLDING_TTL_NS,
     current_holdings,
@@ -41,6 +41,7 @@ from gpufleet.hub.query.records import (
 )
 from gpufleet.hub.query.targets import AmbiguousError, MachineLookup, QueryExecutor
 from gpufleet.model.api.answer import (
+    AnswerDevice,
     Coverage,
     GpuPage,
     GpuRecord,
@@ -60,7 +61,7 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
 from gpufleet.model.stored.samples import ProcessQuery
 from gpufleet.model.time import LATEST, NANOS
-from gpufleet.model.view import ViewKind, normalise_pci_address
+from gpufleet.model.view import Side, ViewKind, normalise_pci_address
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
@@ -384,14 +385,14 @@ class FleetQueries:
         return await self._executor.run(lambda: self._pages.gpus(cluster, machine, page, instant))
 
     async def gpu(self, id: str) -> GpuRecord:  # noqa: A002
-        """Return a view by id, UUID, prefix of a UUID, or machine and PCI address or index.
+        """Return a view by id, UUID, prefix of a UUID, or machine and PCI address or index, with its passthrough.
 
         Raises:
             NotFoundError: if there is no such view.
             AmbiguousError: if it stands for several views; lists their ids.
         """
         instant = self._instant()
-        return await self._executor.run(lambda: self._gpu(id, instant))
+        return await self._executor.run(lambda: self._with_passthrough(self._gpu(id, instant), instant))
 
     async def processes(self, machine: str, view: str | None, at: int | None) -> ProcessesAnswer:
         """Return the processes on the devices of a machine, now or at an instant.
@@ -469,6 +470,25 @@ class FleetQueries:
         if not found:
             raise NotFoundError(f"machine {machine!r} has no GPU with the PCI address or index {slot!r}")
         return _single(f"{machine}/{slot}", found)
+
+    def _with_passthrough(self, record: GpuRecord, instant: LivenessSnapshot) -> GpuRecord:
+        """Fill in the view of the same GPU on the other side of a passthrough: in a guest, or on its host."""
+        device = record.device
+        if device.kind is not ViewKind.GPU or device.side not in (Side.PCI_ONLY, Side.GUEST):
+            return record
+        machine = self._registry.machine(device.machine)
+        if device.side is Side.PCI_ONLY:
+            uuids = self._passed_through(machine, (device,)).get(device.id, ())
+            state = passthrough.host_state(device, self._lookup.guest_views(machine, uuids), name=True)
+        else:
+            hosts = self._lookup.with_ids(machine.cluster, filter(None, [machine.hypervisor_id]))
+            shown = [one.device for one in self._pages.gpus_of(hosts, instant)]
+            passed = [self._passed_through(host, shown) for host in hosts]
+            state = passthrough.guest_state(device.uuid, passed[0] if passed else {})
+        return msgspec.structs.replace(record, device=msgspec.structs.replace(device, passthrough=state))
+
+    def _passed_through(self, host: MachineRecord, devices: Sequence[AnswerDevice]) -> dict[str, frozenset[str]]:
+        return passthrough.passed_through(devices, self._store.latest(host.cluster, host.id))
 
     def _machine(self, name_or_id: str) -> MachineRecord:
         """Return the machine with this id, otherwise the only one with this name."""

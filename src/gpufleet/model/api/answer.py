@@ -25,8 +25,9 @@ class PassthroughState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     The host shows the GPU by PCI address; the guest shows the same GPU by UUID.
 
     Attributes:
-        known: the virtual machine is known: the host read the GPU's UUID before it was bound to vfio.
-        views: ids of the GPU inside virtual machines, usable at `/v1/gpus/{id}`; empty in answers to tenants.
+        known: the other view is known: the host read the GPU's UUID before it was bound to vfio.
+        views: ids of the GPU inside virtual machines, or of a virtual machine's GPU on its host, usable at
+            `/v1/gpus/{id}`; empty in answers to tenants.
         detail: explanation for people.
     """
 
@@ -64,8 +65,8 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kind, side, uuid, pci_address, parent, name: as in a snapshot's device.
         source: source of its readings.
         readings, dimensions: each with its own scope, times and age.
-        passthrough: set in allocation answers if a virtual machine may have the GPU. The guest's answer then shows the
-            same GPU again.
+        passthrough: set in allocation answers if a virtual machine may have the GPU: the guest's answer then shows the
+            same GPU again. In answers about a single GPU also set inside the virtual machine, if its host is known.
         holding: set in answers for allocations of pods and jobs.
     """
 
