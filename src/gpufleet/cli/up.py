@@ -115,7 +115,8 @@ async def show_first_steps(hub: str, agent: str) -> None:
     command = sys.argv[0]
     print_now(
         f"""
-  web page                            {hub}/ui/
+  web page of this host               {hub}/ui/#/nodes/{machine["id"]}
+  web page of the fleet               {hub}/ui/
   Prometheus metrics of this host     {agent}/metrics
   snapshot of this host               {agent}/v1/snapshot
   nodes of the hub                    {hub}/v1/nodes
