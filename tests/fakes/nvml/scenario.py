@@ -233,7 +233,7 @@ def _lines(subject: str, device: Device) -> list[str]:
         if value is not None:
             lines.append(f"number {subject} {key} {value}")
     for key, text in device.texts.items():
-        assert key in keys(), f"the fake driver has no {key}"
+        assert key.partition(",")[0] in keys(), f"the fake driver has no {key}"
         if text is not None:
             lines.append(f"text {subject} {key} {text}")
     for id_, f in device.fields.items():
@@ -275,6 +275,16 @@ def fabric_mask(i: int) -> int:
     conditions = {shift: 1 if at == i else 2 for at, shift in enumerate((0, 2, 4, 6, 12))}
     conditions[14] = 2 if i == 5 else 1
     return sum(value << shift for shift, value in conditions.items()) | (1 + i % 8) << 8
+
+
+def bus_id(i: int) -> str:
+    """Return the PCI address of the device at `i` as NVML writes it."""
+    return f"00000000:{0x1B + 0x10 * i:02X}:00.0"
+
+
+def linked_gpu(i: int, link: int) -> int:
+    """Return the index of the GPU at the other end of a link of the device at `i`; link 7 ends where link 0 does."""
+    return (i + 1 + link % 7) % 8
 
 
 def extra_numbers(i: int, busy: int) -> dict[str, int | None]:
@@ -421,7 +431,8 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetVbiosVersion": f"96.00.BC.00.{i:02X}",
             "nvmlDeviceGetInforomImageVersion": f"G520.0280.00.{i:02d}",
             "nvmlDeviceGetGspFirmwareVersion": "580.159.04",
-            "nvmlDeviceGetPciInfo": f"00000000:{0x1B + 0x10 * i:02X}:00.0",
+            "nvmlDeviceGetPciInfo": bus_id(i),
+            **{f"nvmlDeviceGetNvLinkRemotePciInfo_v2,{link}": bus_id(linked_gpu(i, link)) for link in range(LINKS)},
         },
         fields={
             82: Field(41 + i),

@@ -6,9 +6,10 @@ from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
+from gpufleet.model.view import normalise_pci_address
 from gpufleet.readers.nvml.calls import LABELS
 from tests.fakes.nvml.driver import FakeNvml
-from tests.fakes.nvml.scenario import LINKS, UINT, Device, Field
+from tests.fakes.nvml.scenario import LINKS, UINT, Device, Field, bus_id, linked_gpu
 from tests.readers.nvml.rig import Start, device, dim, dims
 
 G = "nvmlDeviceGet"
@@ -296,6 +297,23 @@ async def test_nvlink_totals_cover_all_links(fake: FakeNvml, start: Start) -> No
             "switch": switches,
             "unknown": 0,
         }
+        direct = [linked_gpu(index, link) for link in range(LINKS - index - switches)]
+        assert dim(device(static, index), "gpu_nvlink_gpu_links") == {
+            normalise_pci_address(bus_id(other)): direct.count(other) for other in direct
+        }
+
+
+async def test_address_of_a_linked_gpu_is_checked(fake: FakeNvml, start: Start) -> None:
+    first, second, third = fake.scenario.devices[:3]
+    first.texts["nvmlDeviceGetNvLinkRemotePciInfo_v2,0"] = "none"
+    second.texts["nvmlDeviceGetNvLinkRemotePciInfo_v2,0"] = None
+    third.numbers |= {f"nvmlDeviceGetNvLinkRemoteDeviceType,{link}": 2 for link in range(LINKS)}
+    fake.apply()
+    static = await start(fake).read(Lane.STATIC)
+    found = [dim(device(static, index), "gpu_nvlink_gpu_links") for index in range(3)]
+    assert isinstance(found[0]["unknown"], Absent)
+    assert found[0]["unknown"].reason is Reason.INVALID_VALUE
+    assert found[1:] == [{}, {}]  # not supported; no link to a GPU
 
 
 async def test_values_of_each_nvlink(fake: FakeNvml, start: Start) -> None:

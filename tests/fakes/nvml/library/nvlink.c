@@ -13,6 +13,13 @@ API int nvmlDeviceGetNvLinkVersion(void *h, unsigned link, unsigned *out) {
   ENTER(h);
   return of_link(h, "nvmlDeviceGetNvLinkVersion", link, out);
 }
+struct pci_info { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; };
+API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, struct pci_info *out) {
+  ENTER(h);
+  const struct entry *e = find(SUBJECT(h), "nvmlDeviceGetNvLinkRemotePciInfo_v2", link + 1);
+  memset(out, 0, sizeof *out);
+  return e ? copy(out->bus_id, sizeof out->bus_id, e->text) : NOT_SUPPORTED;
+}
 #if DRIVER_BRANCH >= 535
 API int nvmlDeviceGetNvLinkRemoteDeviceType(void *h, unsigned link, unsigned *out) {
   ENTER(h);

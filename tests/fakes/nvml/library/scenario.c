@@ -149,7 +149,8 @@ static void read_line(struct scenario *s, const char *line) {
     uint64_t argument = argument_of(key);
     read_numbers(put(s, subject_of(who, line), key, argument), line + used);
   } else if (sscanf(line, "text %23s %63s %n", who, key, &used) == 2 && used) {
-    snprintf(put(s, subject_of(who, line), key, 0)->text, TEXT, "%s", line + used);
+    uint64_t argument = argument_of(key);
+    snprintf(put(s, subject_of(who, line), key, argument)->text, TEXT, "%s", line + used);
   } else if (sscanf(line, "row %23s %63s %n", who, key, &used) == 2 && used) {
     int subject = subject_of(who, line);
     struct entry *count = put(s, subject, key, pair(0x5078, 0));

@@ -6,6 +6,7 @@ NVLink can report every link as down. PCIe throughput is never read by `nvmlDevi
 """
 
 import struct
+from collections.abc import Iterator
 
 from gpufleet.readers.nvml.calls.call import (
     Call,
@@ -47,10 +48,11 @@ NVLINKS = 91
 MAX_LINKS = 64
 """More than any chip has (36 in nvml.h of branch 610)."""
 
-NVLINK_STATE, NVLINK_VERSION, NVLINK_PEER = (
+NVLINK_STATE, NVLINK_VERSION, NVLINK_PEER, NVLINK_PEER_PCI = (
     "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetNvLinkVersion",
     "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 )
 LINK_FIELDS = (
     ("speed", 164, 0),
@@ -157,15 +159,32 @@ def _link_version(context: Context) -> Value:
     return version
 
 
-def _link_peers(context: Context) -> Value:
-    counts = dict.fromkeys(PEERS, 0)
+def _active_links(context: Context) -> Iterator[tuple[int, str]]:
+    """Yield number and type of the remote device of each link that is up."""
     for link in _link_numbers(context):
         context.mark(NVLINK_STATE)
         if not context.nvml.nvmlDeviceGetNvLinkState(context.handle, link):
             continue
         context.mark(NVLINK_PEER)
-        counts[_PEER_OF.get(context.nvml.nvmlDeviceGetNvLinkRemoteDeviceType(context.handle, link), "unknown")] += 1
+        yield link, _PEER_OF.get(context.nvml.nvmlDeviceGetNvLinkRemoteDeviceType(context.handle, link), "unknown")
+
+
+def _link_peers(context: Context) -> Value:
+    counts = dict.fromkeys(PEERS, 0)
+    for _, peer in _active_links(context):
+        counts[peer] += 1
     return list(counts.values())
+
+
+def _linked_gpus(context: Context) -> Value:
+    """Return PCI address and number of active links of each GPU at the other end of a link."""
+    counts: dict[str, int] = {}
+    for link, peer in _active_links(context):
+        if peer == "gpu":
+            context.mark(NVLINK_PEER_PCI)
+            address = str(context.nvml.nvmlDeviceGetNvLinkRemotePciInfo(context.handle, link).busId)
+            counts[address] = counts.get(address, 0) + 1
+    return [[address, count] for address, count in counts.items()]
 
 
 def _query_fields(context: Context, name: str, fields: LinkFields, links: int) -> Value:
@@ -237,6 +256,7 @@ CALLS: Calls = {
         custom(NVLINK_VERSION, _link_version, inner=(FIELD_VALUES,)),
         custom("NVLink corrections", _nvlink_corrections, inner=(FIELD_VALUES,)),
         custom("NVLink peers", _link_peers, inner=(FIELD_VALUES, NVLINK_STATE, NVLINK_PEER)),
+        custom("linked GPUs", _linked_gpus, inner=(FIELD_VALUES, NVLINK_STATE, NVLINK_PEER, NVLINK_PEER_PCI)),
         raw_struct("nvmlDeviceGetC2cModeInfoV", "<I4x"),
     ),
 }

@@ -3,6 +3,7 @@
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.gpu_links import FABRIC_CONFIGURATIONS, FABRIC_HEALTH
 from gpufleet.model.reading import Value
+from gpufleet.model.view import normalise_pci_address
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls.links import (
     C2C_ERRORS,
@@ -11,6 +12,7 @@ from gpufleet.readers.nvml.calls.links import (
     FABRIC_INFO,
     LINK_ERRORS,
     LINK_FIELDS,
+    NVLINK_PEER_PCI,
     NVLINK_STATE,
     NVLINK_VERSION,
     PCIE_ERRORS,
@@ -35,6 +37,11 @@ _COMPLETED = 3
 def _version(value: protocol.Value) -> Value | None:
     found = int(number(value))
     return _VERSIONS.get(found, f"unnamed ({found})") if found else None
+
+
+def _slot(address: protocol.Value) -> str:
+    """Write a PCI address as sysfs does. Raises ValueError."""
+    return normalise_pci_address(str(address))
 
 
 def _active(value: protocol.Value) -> Value | None:
@@ -174,6 +181,16 @@ ROWS = (
     _rate("symbol", omit_if_none=True),
     *_errors("gpu_nvlink_corrected_total", _CORRECTIONS, 0, CORRECTED),
     *[MetricRow("gpu_nvlink_peers", "NVLink peers", same, at, labels=(peer,)) for at, peer in enumerate(PEERS)],
+    MetricRow(
+        "gpu_nvlink_gpu_links",
+        "linked GPUs",
+        same,
+        every=True,
+        label=_slot,
+        names=("unknown",),
+        omit_if_none=True,
+        inner=NVLINK_PEER_PCI,
+    ),
     field_row("gpu_nvswitch_links", "nvswitch links", same),
     MetricRow("gpu_nvlink_version", NVLINK_VERSION, _version),
     # chip-to-chip link

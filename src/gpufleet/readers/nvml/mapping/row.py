@@ -39,6 +39,7 @@ class MetricRow(NamedTuple):
         part: index of the value, if the call returns several.
         entry: index of the entry in the call or part, if each entry has its own code.
         every: one reading per entry, labelled with its position.
+        label: the entries are pairs of label and value; converts the label. There can be no entry.
         names: labels of the entries, in order, instead of their positions.
         positions: limits the entries to these.
         sparse: unsupported entries are omitted, unless all are.
@@ -56,6 +57,7 @@ class MetricRow(NamedTuple):
     part: int | None = None
     entry: int | None = None
     every: bool = False
+    label: Callable[[protocol.Value], str] | None = None
     names: tuple[str, ...] = ()
     positions: tuple[int, ...] = ()
     sparse: bool = False
@@ -119,6 +121,9 @@ def read_entries(
     row: MetricRow, metric: Metric, answer: CallResult, modes: DeviceModes
 ) -> Iterator[tuple[tuple[str, ...], Value | Absent]]:
     """Return labels and reading of each entry. If there are none, the reason is reported once, for the first entry."""
+    if row.label is not None:
+        yield from _read_pairs(row, row.label, metric, answer, modes)
+        return
     first = first_labels(row)
     if modes.mig and can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
         if not row.omit_if_none:
@@ -142,6 +147,27 @@ def read_entries(
         name = row.names[order] if row.names else str(order)
         call = f"FI {row.field[order]}" if isinstance(row.field, tuple) else used.inner or label_of(answer.breadcrumb)
         yield (name, *row.labels), _value(used, metric, code, raw, call, modes)
+
+
+def _read_pairs(
+    row: MetricRow, label: Callable[[protocol.Value], str], metric: Metric, answer: CallResult, modes: DeviceModes
+) -> Iterator[tuple[tuple[str, ...], Value | Absent]]:
+    """Return label and reading of each pair. A failure is reported once, except that the call is not supported."""
+    call = label_of(answer.breadcrumb)
+    if answer.code:
+        if answer.code not in _UNSUPPORTED:
+            yield first_labels(row), why_absent(metric, answer, call, modes)
+        return
+    found: dict[tuple[str, ...], Value | Absent] = {}
+    for pair in answer.value if isinstance(answer.value, list) else ():
+        try:
+            name, raw = pair
+            labels = (label(name),)
+        except (TypeError, ValueError):
+            found[first_labels(row)] = Absent(Reason.INVALID_VALUE, call)
+        else:
+            found[labels] = _value(row, metric, 0, raw, call, modes)
+    yield from found.items()
 
 
 def first_labels(row: MetricRow) -> tuple[str, ...]:
