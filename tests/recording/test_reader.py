@@ -97,6 +97,26 @@ def test_frames_are_read_with_and_without_an_index(indexed: bytes, unindexed: by
         assert (reader.index.first_at, reader.index.latest_at) == (AT, AT + (COUNT - 1) * SECOND)
 
 
+class CountingFile(io.BytesIO):
+    """File that counts the bytes that are read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.count += len(found)
+        return found
+
+
+def test_damage_between_all_frames_is_read_in_small_parts() -> None:
+    header = RecordingHeader(id=bytes(16), created_at=AT)
+    frames = [frame_of(header, number, AT + number * SECOND, compress(b"x")) for number in range(1, 20_001)]
+    file = CountingFile(pack_header(header) + b"?".join(frames))
+    reader = RecordingReader(file)
+    assert reader.index.frames == len(frames)
+    assert file.count < 100 * len(file.getvalue())
+
+
 def test_document_of_a_frame_is_the_snapshot(tmp_path: Path) -> None:
     snapshot = held_snapshot()
     reader, (frame,), _ = read(write_recording(tmp_path / "r", [encode_snapshot(snapshot)]))

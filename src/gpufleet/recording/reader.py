@@ -30,7 +30,8 @@ from gpufleet.recording.format import (
 )
 from gpufleet.recording.index import FrameIndex
 
-_CHUNK_BYTES = 1 << 20
+_FIRST_CHUNK_BYTES, _CHUNK_BYTES = 4 << 10, 1 << 20
+"""Smallest and largest read of a search for a header. The first reads are small: damage can be everywhere."""
 
 MAX_KEY_BYTES = 64 << 20
 """Size of the documents of key frames in memory, above which those used least recently are dropped."""
@@ -261,17 +262,19 @@ class RecordingReader:
 
     def _find(self, offset: int, end: int) -> int:
         """Return the position of the next intact header, or `end`."""
+        size = _FIRST_CHUNK_BYTES
         while offset < end:
-            chunk = self._read(offset, min(_CHUNK_BYTES, end - offset))
+            chunk = self._read(offset, min(size, end - offset))
             place = chunk.find(FRAME_MAGIC)
             while place >= 0 and place + FRAME_HEADER_BYTES <= len(chunk):
                 header = unpack_frame_header(self._seed, chunk, place)
                 if header is not None and offset + place + FRAME_HEADER_BYTES + header.length <= end:
                     return offset + place
                 place = chunk.find(FRAME_MAGIC, place + 1)
-            if len(chunk) < _CHUNK_BYTES:
+            if len(chunk) < size:
                 return end
             offset += len(chunk) - FRAME_HEADER_BYTES + 1  # a header can lie across two chunks
+            size = min(4 * size, _CHUNK_BYTES)
         return end
 
     def _read(self, offset: int, length: int) -> bytes:
