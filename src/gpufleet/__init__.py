@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpufleet.library import (
+        ConfigError,
         Device,
         GpufleetError,
         Hub,
         Reading,
+        RecordingError,
         RequestError,
         ResponseError,
         Snapshot,
         Watch,
+        WireError,
         asnapshot,
         decode,
         devices,
@@ -27,14 +30,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConfigError",
     "Device",
     "GpufleetError",
     "Hub",
     "Reading",
+    "RecordingError",
     "RequestError",
     "ResponseError",
     "Snapshot",
     "Watch",
+    "WireError",
     "__version__",
     "asnapshot",
     "decode",

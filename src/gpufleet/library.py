@@ -26,7 +26,7 @@ from gpufleet.model.api.answer import AllocationAnswer, GpuPage, MachineSeriesAn
 from gpufleet.model.api.findings import FindingPage
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.cluster import ClusterRecord
-from gpufleet.model.errors import GpufleetError, RecordingError, WireLimitError
+from gpufleet.model.errors import ConfigError, GpufleetError, RecordingError, WireError, WireLimitError
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.view import ViewKind
@@ -43,14 +43,17 @@ from gpufleet.web.client import (
 )
 
 __all__ = [
+    "ConfigError",
     "Device",
     "GpufleetError",
     "Hub",
     "Reading",
+    "RecordingError",
     "RequestError",
     "ResponseError",
     "Snapshot",
     "Watch",
+    "WireError",
     "asnapshot",
     "decode",
     "devices",

@@ -53,3 +53,10 @@ def test_every_method_and_function_is_documented() -> None:
     methods = [name for name in vars(gpufleet.Hub) if not name.startswith(("_", "a"))] + ["allocation", "allocations"]
     functions = ["snapshot", "asnapshot", "devices", "vgpus", "watch"]
     assert [name for name in (*methods, *functions) if f"`{name}(" not in PAGE.replace("`await ", "`")] == []
+
+
+def test_documented_errors_are_public() -> None:
+    table = PAGE.split("| error | cause |")[1].split("\n\n")[0]
+    errors = set(re.findall(r"`(\w+Error)`", table))
+    assert errors == {name for name in gpufleet.__all__ if name.endswith("Error")} - {"GpufleetError"}
+    assert all(issubclass(getattr(gpufleet, name), gpufleet.GpufleetError) for name in errors)
