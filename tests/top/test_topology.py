@@ -8,8 +8,12 @@ from gpufleet.model.reading import DimReading, Provenance, Reading
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.top.lines import line_text
 from gpufleet.top.observation import ObservedNode, observe_fleet, observe_snapshot
-from gpufleet.top.topology import GpuLinks, down_line, gpu_links, slot_order
+from gpufleet.top.topology import GpuLinks, down_line, gpu_links, peers_line, slot_order
 from tests.support.observed import gpu, host, linked, node_snapshot, nvlinks
+
+
+def peer(address: str, count: int) -> DimReading:
+    return DimReading(metric="gpu_nvlink_gpu_links", labels={"peer_pci_address": address}, value=count)
 
 
 def links_of(found: dict[str, Reading], dimensions: tuple[DimReading, ...] = (), number: int = 0) -> GpuLinks:
@@ -40,6 +44,15 @@ def test_totals_come_from_link_states_if_absent() -> None:
 
 def test_ends_are_listed_by_type() -> None:
     assert links_of(linked(active=14), nvlinks(peers=4)).ends == {"NVSwitch": 14, "GPU": 4}
+
+
+def test_linked_gpus_are_listed_by_address() -> None:
+    links = links_of(linked(active=18), (*nvlinks(peers=18), *(peer(f"0000:{slot:02x}:00.0", 2) for slot in range(9))))
+    assert links.peers["0000:08:00.0"] == 2
+    assert line_text(peers_line(links, 80)).split()[:4] == ["linked", "2", "to", "0000:00:00.0,"]
+    assert line_text(peers_line(links, 80)).endswith("7 more")
+    assert len(line_text(peers_line(links, 80))) <= 80
+    assert "more" not in line_text(peers_line(links, 240))
 
 
 def test_unhealthy_fabric_is_named_first() -> None:

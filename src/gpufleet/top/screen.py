@@ -32,6 +32,7 @@ from gpufleet.top.topology import (
     links_line,
     numa_line,
     part_line,
+    peers_line,
     slot_order,
     topology_head,
 )
@@ -261,6 +262,8 @@ class _Body:
 
     def _links_of(self, row: DeviceRow, links: GpuLinks) -> list[BodyLine]:
         lines = [BodyLine(partial(links_line, row, links, self._width), self._width, row)]
+        if links.peers:
+            lines.append(BodyLine(partial(peers_line, links, self._width), self._width, row))
         if links.down:
             lines.append(BodyLine(partial(down_line, links), self._width, row))
         return [*lines, *(BodyLine(partial(part_line, part), self._width, part) for part in row.parts)]

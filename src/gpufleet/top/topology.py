@@ -22,6 +22,9 @@ _ENDS = {"switch": "NVSwitch", "gpu": "GPU", "npu": "NPU", "unknown": "?"}
 _MAX_DOWN = 18
 """Maximum number of links in the line of links that are down."""
 
+_PEER = 20
+"""Width of a GPU in the line of GPUs that are linked directly."""
+
 
 class GpuLinks(msgspec.Struct, frozen=True, kw_only=True):
     """Links of a GPU; None is unknown.
@@ -34,6 +37,7 @@ class GpuLinks(msgspec.Struct, frozen=True, kw_only=True):
         nvlinks, active: number of NVLinks, and of those that are up.
         down: links that are down, in order of their numbers.
         ends: type of the device at the other end to number of links.
+        peers: PCI address of each GPU that is linked directly to number of links.
         fabric: progress of joining the fabric, result, health and clique; empty if unknown.
         is_healthy: whether the GPU joined its fabric and is healthy in it; None if that is unknown.
     """
@@ -46,6 +50,7 @@ class GpuLinks(msgspec.Struct, frozen=True, kw_only=True):
     active: int | None
     down: tuple[str, ...]
     ends: Mapping[str, int]
+    peers: Mapping[str, int]
     fabric: tuple[str, ...]
     is_healthy: bool | None
 
@@ -74,6 +79,7 @@ def _links_of(device: Device, numa: Mapping[str, int]) -> GpuLinks:
         active=_count(readings, "gpu_nvlinks_active", sum(up.values()) if up else None),
         down=tuple(link for link, is_up in up.items() if not is_up),
         ends=_ends(device),
+        peers=_peers(device),
         fabric=fabric,
         is_healthy=_is_healthy(readings) if fabric else None,
     )
@@ -115,6 +121,15 @@ def _ends(device: Device) -> dict[str, int]:
     if switched is not None:
         found["NVSwitch"] = int(switched)
     return {end: found[end] for end in _ENDS.values() if found.get(end)}
+
+
+def _peers(device: Device) -> dict[str, int]:
+    found = {
+        one.labels.get("peer_pci_address", ""): int(one.value)
+        for one in device.dimensions
+        if one.metric == "gpu_nvlink_gpu_links" and isinstance(one.value, int | float)
+    }
+    return dict(sorted(found.items()))
 
 
 def _fabric(readings: Mapping[str, Reading]) -> tuple[str, ...]:
@@ -188,6 +203,14 @@ def down_line(links: GpuLinks) -> Line:
     """Return the line of the NVLinks that are down."""
     more = f", {len(links.down) - _MAX_DOWN} more" if len(links.down) > _MAX_DOWN else ""
     return (Span(" " * (NUMBER + 1)), cell(f"NVLinks down: {', '.join(links.down[:_MAX_DOWN])}{more}", style="bad"))
+
+
+def peers_line(links: GpuLinks, width: int) -> Line:
+    """Return the line of the GPUs that are linked directly, by PCI address: those that fit in a width."""
+    most = max(1, (width - 2 * _PEER) // _PEER)
+    texts = [f"{count} to {address}" for address, count in links.peers.items()]
+    more = [f"{len(texts) - most} more"] if len(texts) > most else []
+    return (Span(" " * (NUMBER + 1)), cell(f"linked {', '.join([*texts[:most], *more])}", style="dim"))
 
 
 def part_line(row: DeviceRow) -> Line:

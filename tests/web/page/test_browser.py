@@ -268,6 +268,11 @@ def test_charts_draw_gaps_and_follow_the_range(visit: Visit) -> None:
     chart = page.locator("figure").filter(has_text="GPU utilisation")
     expect(chart.locator("polyline")).to_have_count(2)
     expect(chart.locator("rect.gap").first).to_be_attached()  # nothing was measured in the first forty minutes
+    left = float(chart.locator(".grid").first.get_attribute("x1") or 0)
+    points = chart.locator("polyline, circle").evaluate_all(
+        "all => all.flatMap((one) => one.points ? [...one.points].map((at) => at.x) : [one.cx.baseVal.value])"
+    )
+    assert min(points) >= left
     assert page.locator("figure").count() >= 5
     chart.locator("svg").focus()
     page.keyboard.press("Home")
@@ -439,6 +444,45 @@ def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> No
     expect(row.locator(".absent")).to_have_text("not_in_mig_mode")
 
 
+def test_node_page_lists_parts_after_their_gpu(visit: Visit) -> None:
+    visit.open(Role.OPERATOR)
+    page = visit.go(f"#/nodes/{FLEET.node(1, 4).name}", "Node")  # its GPUs are in MIG mode
+    kinds = page.get_by_role("region", name="GPUs", exact=True).locator("tbody td:nth-of-type(1)")
+    expect(kinds).to_have_count(6)
+    assert [text.split()[0] for text in kinds.all_inner_texts()] == ["gpu", "mig", "mig"] * 2
+
+
+def test_both_views_of_a_passed_through_gpu_are_linked(visit: Visit, hub: Hub) -> None:
+    host, guest = FLEET.node(1, 5), FLEET.node(1, 5).guests[0].machine
+    page = visit.open(Role.OPERATOR)
+
+    def pair(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        document["device"]["passthrough"] = {"known": True, "views": [f"{CLUSTER}/x/gpu/GPU-x"], "detail": "paired"}
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/v1/gpus/**", pair)
+    outside = hub.request(f"/v1/gpus?machine={host.name}")["items"][0]["device"]["id"]
+    visit.go(f"#/gpus/{quote(outside, safe='')}", "GPU")
+    expect(page.locator("dl.facts")).to_contain_text("paired")
+    link = page.locator("dl.facts").get_by_role("link", name=f"{CLUSTER}/x/gpu/GPU-x")
+    expect(link).to_have_attribute("href", f"#/gpus/{quote(f'{CLUSTER}/x/gpu/GPU-x', safe='')}")
+    visit.go(f"#/nodes/{quote(guest.name, safe='')}", "Node")
+    page.locator("dl.facts").get_by_role("link", name=host.name).click()
+    expect(page.locator("p.lead")).to_contain_text(f"{host.name} in")
+
+
+def test_page_of_nothing_shows_the_error_only(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR)
+    page.evaluate("location.hash = '#/nodes/none-such'")
+    expect(page.locator("#notice .error")).to_contain_text("none-such")
+    expect(page.locator("#status")).to_have_text("")
+    expect(page.locator("main h2").first).to_be_hidden()
+    assert len(visit.errors) == 1  # Chromium's own message about the status 404
+    visit.errors.clear()
+
+
 def test_gpu_page_lists_the_holders_of_the_range(visit: Visit, hub: Hub) -> None:
     held = hub.request("/v1/holders?kind=pod")["items"][0]
     visit.open(Role.OPERATOR)
@@ -492,6 +536,27 @@ def test_topology_shows_links_and_parts(visit: Visit) -> None:
     rows = page.get_by_role("region", name="Topology", exact=True).locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text="17 of 18 up; down: 3")).to_contain_text(SHOWN)
+    page.unroute("**/v1/gpus?machine=*")
+
+    def bridge(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        devices = [one["device"] for one in document["items"]]
+        for device, other in zip(devices, reversed(devices), strict=True):
+            device["readings"] |= {"gpu_nvlinks": {"value": 4}, "gpu_nvlinks_active": {"value": 4}}
+            device["readings"].pop("gpu_nvswitch_links")
+            slot = other["pci_address"] or other["readings"]["gpu_pci_address"]["value"]
+            device["dimensions"] = [
+                {"metric": "gpu_nvlink_peers", "labels": {"peer": "gpu"}, "value": 4},
+                {"metric": "gpu_nvlink_gpu_links", "labels": {"peer_pci_address": slot}, "value": 4},
+            ]
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/v1/gpus?machine=*", bridge)
+    visit.go(f"#/nodes/{FLEET.node(1, 2).name}", "Node")
+    expect(picture.locator(".arc")).to_have_count(1)
+    expect(picture.locator(".bar")).to_have_count(0)
+    expect(picture).to_contain_text("4 to GPU 1")
     page.unroute("**/v1/gpus?machine=*")
     visit.go(f"#/nodes/{FLEET.node(1, 4).name}", "Node")  # its GPUs are in MIG mode
     expect(page.get_by_role("img", name="Topology of 2 GPUs")).to_contain_text("3g.71gb · 1/0")
@@ -628,6 +693,30 @@ def test_new_data_appears_without_reload(visit: Visit) -> None:
     expect(row).to_contain_text("77 W", timeout=30_000)
 
 
+def test_page_is_refreshed_soon_after_its_hub_is_back(visit: Visit) -> None:
+    page, down = visit.page, False
+
+    def stream(route: Route) -> None:
+        route.abort() if down else route.fulfill(body=": open\n\n", content_type="text/event-stream")
+
+    page.clock.install()
+    page.route("**/v1/updates?*", stream)
+    visit.open(Role.TENANT, "#/allocations/metal")
+    expect(page.locator("#status")).to_contain_text("Refreshed")
+    down = True
+    page.route("**/metrics", lambda route: route.abort())
+    for _ in range(4):  # the next attempt without a stream is after 4 minutes
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/metrics")):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        expect(page.locator("#notice .error")).to_be_visible()
+    down = False
+    page.unroute("**/metrics")
+    with page.expect_response(lambda answer: answer.url.endswith("/metrics")):
+        page.clock.fast_forward(20_000)
+    expect(page.locator("#notice .error")).to_have_count(0)
+    visit.errors.clear()
+
+
 def test_page_is_refreshed_at_intervals_without_a_stream(visit: Visit) -> None:
     page = visit.page
     page.clock.install()
@@ -679,6 +768,12 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
                       gpu_pci_address: value('0001:02:00.0')}, peers),
             gpu('a', {gpu_nvlinks: {absent: 'not_supported'}, gpu_pci_address: value('0000:01:00.0'),
                       gpu_pcie_link_width: value(8), gpu_pcie_link_width_max: value(16)}),
+            gpu('c', {gpu_pci_address: value('0001:03:00.0')}, [
+                {metric: 'gpu_nvlink_peers', labels: {peer: 'gpu'}, value: 3},
+                {metric: 'gpu_nvlink_gpu_links', labels: {peer_pci_address: '0001:02:00.0'}, value: 2},
+                {metric: 'gpu_nvlink_gpu_links', labels: {peer_pci_address: '0009:00:00.0'}, value: 1},
+                {metric: 'gpu_nvlink_gpu_links', labels: {peer_pci_address: '0001:03:00.0'}, value: 9},
+                {metric: 'gpu_nvlink_up', labels: {link: '0'}, value: 1}]),
             {device: {id: 'c/m/mig/1', kind: 'mig', parent: 'gpu/a', readings: {}}},
             {device: {id: 'c/m/mig/2', kind: 'mig', parent: 'gpu/none', readings: {}}},
         ]);
@@ -686,6 +781,8 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
             one: one.points, other: other.points, covers: [30, 40].map(one.covers),
             absences: [20, 30, 40].map(one.absence),
             gpus: known.gpus.map((one) => [one.pcie.state, one.nvlink.state, one.nvlink.text, one.parts.length]),
+            pairs: topology.linkedPairs(known.gpus).map(([one, other, count]) => [one.id, other.id, count]),
+            rest: known.gpus[2].nvlink.ends,
             ends: topology.linkEnds(known.gpus), orphans: known.orphans.length,
             unknown: topology.unknownParts(known).length,
             top: data.topOf([{v: 1}, {v: null}, {v: 3}, {v: 0}], 'v', 2),
@@ -696,8 +793,13 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
     assert found["other"] == [[0, None], [10, None], [20, None], [30, 3], [40, None], [50, None], [60, None]]
     assert found["covers"] == [True, False]
     assert found["absences"] == [None, "timeout", None]
-    assert found["gpus"] == [["degraded", "unknown", "unknown: not_supported", 1], ["unknown", "down", "0 of 4 up", 0]]
+    assert found["gpus"][:2] == [
+        ["degraded", "unknown", "unknown: not_supported", 1],
+        ["unknown", "down", "0 of 4 up", 0],
+    ]
     assert (found["ends"], found["orphans"], found["unknown"]) == (["another GPU"], 1, 4)
+    assert found["pairs"] == [["c/m/gpu/b", "c/m/gpu/c", 2]]  # no pair with an unknown address or with itself
+    assert found["rest"] == [["another GPU", 1]]
     assert found["top"] == {"known": 3, "found": [{"v": 3}, {"v": 1}]}
 
 

@@ -168,7 +168,7 @@ function keepRefreshing(page) {
   let changed = false;
   let refreshedAt = null;
   let following = null;
-  const stream = new UpdateStream(session.client, onChange, schedule);
+  const stream = new UpdateStream(session.client, onChange, onState);
 
   async function refresh() {
     clearTimeout(timer);
@@ -216,6 +216,15 @@ function keepRefreshing(page) {
     schedule();
   }
 
+  /** Adapt the next refresh to the stream. If it opens after failed refreshes, the hub is back. */
+  function onState() {
+    if (stream.isOpen && failures > 0) {
+      failures = 0;
+      changed = true;
+    }
+    schedule();
+  }
+
   /** Open the stream of a visible page. */
   function follow() {
     const subject = page.subject?.() ?? null;
@@ -231,8 +240,13 @@ function keepRefreshing(page) {
     }
     const shown = refreshedAt === null ? "" : ` The values below are those of ${clockText(refreshedAt)}.`;
     showNotice(`${error.message}.${shown}`);
-    if (error.isTemporary === false) controller.abort();
-    else if (error.isTemporary === undefined) console.error(error);
+    if (error.isTemporary === false) {
+      controller.abort();
+      if (refreshedAt === null) {
+        page.node.hidden = true; // there is nothing to show
+        status.textContent = "";
+      }
+    } else if (error.isTemporary === undefined) console.error(error);
   }
 
   const onVisible = () => {

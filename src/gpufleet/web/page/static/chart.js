@@ -68,7 +68,9 @@ export class Chart {
     const width = Math.max(240, this.#holder.clientWidth);
     const values = series.flatMap((one) => one.points.map(([, value]) => value)).filter((value) => value !== null);
     const [low, high] = domain(unit, values);
-    const x = (at) => MARGIN.left + ((at - start) / (end - start)) * (width - MARGIN.left - MARGIN.right);
+    // The first step can begin before the range.
+    const x = (at) =>
+      MARGIN.left + (Math.max(0, at - start) / (end - start)) * (width - MARGIN.left - MARGIN.right);
     const y = (value) =>
       HEIGHT - MARGIN.bottom - ((value - low) / (high - low)) * (HEIGHT - MARGIN.top - MARGIN.bottom);
     this.#x = x;

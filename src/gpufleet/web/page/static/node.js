@@ -4,7 +4,7 @@ import { element, facts, foreign, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
 import { HistorySection } from "./history.js";
-import { gpuLink, holderName, holdersOf, shareText, stateText, viewKey } from "./labels.js";
+import { gpuLink, holderName, holdersOf, nodeLink, shareText, stateText, viewKey } from "./labels.js";
 import { DEVICE_COLUMNS, deviceCells, deviceName, readingCell } from "./readings.js";
 import { TopologyPicture } from "./topology_picture.js";
 
@@ -88,7 +88,7 @@ function summaryOf(record, netdata) {
       ["Retired", record.retired_at ? timeText(record.retired_at) : null],
       ["Listed by Kubernetes only", record.named_only ? "yes: nothing on it ever reported" : null],
       ["Kind", machine.kind ?? "node"],
-      ["Hypervisor", machine.hypervisor ? foreign(machine.hypervisor) : null],
+      ["Hypervisor", hypervisorOf(record)],
       ["Id in the hub", foreign(record.id)],
       ["Sender", foreign(record.sender)],
       ["System UUID", machine.system_uuid ? foreign(machine.system_uuid) : null],
@@ -100,9 +100,23 @@ function summaryOf(record, netdata) {
   ];
 }
 
+/** Create the name of the hypervisor of a machine, with a link if the hub knows it. */
+function hypervisorOf({ machine, hypervisor_id: id }) {
+  if (!machine.hypervisor) return null;
+  const name = foreign(machine.hypervisor);
+  return id ? element("a", { href: nodeLink(id), "data-key": "hypervisor" }, name) : name;
+}
+
+/** Return the records with MIG devices and vGPU instances after their GPU. */
+function inGroups(records) {
+  const groupOf = ({ device }) => device.parent ?? viewKey(device);
+  const groups = Map.groupBy(records, groupOf);
+  return [...groups.values()].flat();
+}
+
 function gpuTable(records) {
   if (records.length === 0) return element("p", null, "No GPU of this machine is known.");
-  const rows = records.map((record) => [
+  const rows = inGroups(records).map((record) => [
     element("a", { href: gpuLink(record.device.id), "data-key": record.device.id }, deviceName(record.device)),
     [record.device.kind, element("small", null, `seen from ${record.device.side}`)],
     holdersOf(record.holders),

@@ -10,7 +10,8 @@ const WHOLE_FABRIC = ["healthy", "not_reported"];
 /**
  * Return `gpus`, in the order of their PCI addresses, and `orphans`: parts whose GPU is not in the records. Each GPU
  * has `pcie`, `nvlink` and `fabric`, with `text` and `state` (`up`, `degraded`, `down` or `unknown`). `nvlink.ends` has
- * [name, number of links] by type of the other end, as far as it is reported.
+ * [name, number of links] by type of the other end, as far as it is reported. `nvlink.peers` has [GPU, number of links]
+ * of the other GPUs to which it is linked directly; their links are not in `nvlink.ends`.
  */
 export function topologyOf(records) {
   const gpus = new Map();
@@ -22,7 +23,38 @@ export function topologyOf(records) {
     if (device.kind !== "gpu") (gpus.get(device.parent)?.parts ?? orphans).push(partOf(device));
   }
   for (const one of gpus.values()) one.parts.sort((a, b) => compare(a.order, b.order));
-  return { gpus: [...gpus.values()].sort((a, b) => compare(a.order, b.order)), orphans };
+  const sorted = [...gpus.values()].sort((a, b) => compare(a.order, b.order));
+  for (const gpu of sorted) findPeers(gpu, sorted);
+  return { gpus: sorted, orphans };
+}
+
+/** Set the GPUs to which a GPU is linked directly, by the PCI addresses that it reports. */
+function findPeers({ id, nvlink }, gpus) {
+  for (const [address, count] of nvlink.addresses) {
+    const peer = gpus.find((one) => one.address === address && one.id !== id);
+    if (peer !== undefined) nvlink.peers.push([peer, count]);
+  }
+  nvlink.peers.sort(([a], [b]) => compare(a.order, b.order));
+  const known = nvlink.peers.reduce((sum, [, count]) => sum + count, 0);
+  nvlink.ends = nvlink.ends
+    .map(([name, count]) => [name, name === PEERS.gpu ? count - known : count])
+    .filter(([, count]) => count > 0);
+}
+
+/** Return [GPU, GPU, number of links] of each pair of GPUs that are linked directly, in the order of the GPUs. */
+export function linkedPairs(gpus) {
+  const found = [];
+  gpus.forEach((one, place) => {
+    for (const other of gpus.slice(place + 1)) {
+      const counts = [one, other].map((gpu, end) => countTo(gpu, end === 0 ? other : one));
+      if (Math.max(...counts) > 0) found.push([one, other, Math.max(...counts)]);
+    }
+  });
+  return found;
+}
+
+function countTo(gpu, other) {
+  return gpu.nvlink.peers.find(([peer]) => peer === other)?.[1] ?? 0;
 }
 
 /** Return the names of the other ends of NVLinks of these GPUs, in a fixed order. */
@@ -35,7 +67,7 @@ export function linkEnds(gpus) {
 export function unknownParts({ gpus, orphans }) {
   const texts = ["PCIe switches are not in the hub's answers."];
   if (linkEnds(gpus).some((name) => name !== PEERS.switch)) {
-    texts.push("The driver reports the type of the device at the other end of an NVLink, not which device it is.");
+    texts.push("Of some NVLinks only the type of the device at the other end is known.");
   }
   const silent = gpus.filter((gpu) => gpu.nvlink.state === "unknown");
   if (silent.length > 0) texts.push(`The NVLinks of ${silent.length} of ${gpus.length} GPUs are unknown.`);
@@ -56,9 +88,11 @@ function gpuOf({ device, index, numa_node: slotNode }) {
   const { readings, dimensions = [] } = device;
   const address = device.pci_address ?? readings.gpu_pci_address?.value ?? null;
   const memoryNode = numberOf(readings.gpu_memory_numa_node);
+  const hasIndex = index !== undefined && index !== null;
   return {
     id: device.id,
-    name: `${index === undefined || index === null ? "" : `GPU ${index}: `}${device.name ?? "GPU"}`,
+    name: `${hasIndex ? `GPU ${index}: ` : ""}${device.name ?? "GPU"}`,
+    place: hasIndex ? `GPU ${index}` : `GPU ${address}`,
     address,
     domain: address?.split(":")[0] ?? null,
     order: address ?? `~${device.id}`,
@@ -102,7 +136,7 @@ function nvlinkOf(readings, dimensions) {
     numberOf(readings.gpu_nvlinks_active) ??
     (links.size > 0 ? [...links.values()].filter((isUp) => isUp).length : null);
   if (count === null && active === null) {
-    return { state: "unknown", text: `unknown: ${reasonOf(readings.gpu_nvlinks)}`, ends: [] };
+    return { state: "unknown", text: `unknown: ${reasonOf(readings.gpu_nvlinks)}`, ends: [], addresses: [], peers: [] };
   }
   const down = [...links].filter(([, isUp]) => !isUp).map(([link]) => link);
   const ends = endsOf(readings, dimensions);
@@ -112,7 +146,14 @@ function nvlinkOf(readings, dimensions) {
     down.length > 0 ? `down: ${down.join(", ")}` : "",
     speed === null ? "" : `${speed} each`,
   ];
-  return { state: linkState(count, active), text: facts.filter(Boolean).join("; "), ends };
+  return { state: linkState(count, active), text: facts.filter(Boolean).join("; "), ends, addresses: addressesOf(dimensions), peers: [] };
+}
+
+/** Return [PCI address, number of links] of each GPU at the other end of a link. */
+function addressesOf(dimensions) {
+  return dimensions
+    .filter((one) => one.metric === "gpu_nvlink_gpu_links" && one.value > 0)
+    .map((one) => [one.labels.peer_pci_address, one.value]);
 }
 
 function linkState(count, active) {

@@ -3,7 +3,7 @@
 import { element, foreign, lazyDetails, printable, shape, table } from "./dom.js";
 import { counted } from "./format.js";
 import { gpuLink } from "./labels.js";
-import { linkEnds, topologyOf, unknownParts } from "./topology.js";
+import { linkEnds, linkedPairs, topologyOf, unknownParts } from "./topology.js";
 
 const NARROWEST = 280;
 const WIDE = 640;
@@ -79,7 +79,7 @@ function tableOf({ gpus, orphans }) {
     gpu.slotNode === null ? "unknown" : String(gpu.slotNode),
     gpu.memoryNode === null ? "unknown" : String(gpu.memoryNode),
     foreign(gpu.nvlink.text),
-    gpu.nvlink.ends.length === 0 ? "unknown" : endsText(gpu.nvlink.ends),
+    foreign(endsText(gpu.nvlink) || "unknown"),
     foreign(gpu.fabric.text),
     gpu.parts.map(partText),
   ]);
@@ -102,16 +102,19 @@ function tableOf({ gpus, orphans }) {
   );
 }
 
-function endsText(ends) {
-  return ends.map(([name, count]) => `${count} to ${name}`).join(", ");
+function endsText({ peers, ends }) {
+  const all = [...peers.map(([gpu, count]) => [gpu.place, count]), ...ends];
+  return all.map(([name, count]) => `${count} to ${name}`).join(", ");
 }
 
-/** Draw each GPU in a row: the PCI bus at the left, the other ends of the NVLinks at the right. */
+/** Draw each GPU in a row: the PCI bus at the left, the NVLinks at the right: arcs to other GPUs, bars of other ends. */
 function pictureOf(gpus, width) {
   const isWide = width >= WIDE;
-  const ends = linkEnds(gpus);
+  const [ends, pairs] = [linkEnds(gpus), linkedPairs(gpus)];
   const side = isWide ? 225 : 22;
-  const box = { left: side, right: width - (ends.length === 0 ? 1 : (isWide ? 170 : 8) + ends.length * BAR) };
+  const arcs = pairs.length === 0 ? 0 : isWide ? 110 : 44;
+  const bars = ends.length === 0 ? 1 : (isWide ? 170 : 8) + ends.length * BAR;
+  const box = { left: side, right: width - arcs - bars, arcs };
   const svg = shape("svg", { width, role: "img", "aria-label": labelOf(gpus, ends) });
   let top = ends.length * HEADING;
   let domain;
@@ -129,6 +132,7 @@ function pictureOf(gpus, width) {
   }
   drawBus(svg, rows, box, isWide);
   drawEnds(svg, rows, ends, box, isWide);
+  drawPairs(svg, rows, pairs, box);
   for (const row of rows) svg.append(boxOf(row, box));
   svg.setAttribute("height", top);
   svg.setAttribute("viewBox", `0 0 ${width} ${top}`);
@@ -139,18 +143,21 @@ function labelOf(gpus, ends) {
   const counts = new Map();
   for (const { nvlink } of gpus) counts.set(nvlink.state, (counts.get(nvlink.state) ?? 0) + 1);
   const states = [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
+  const direct = linkedPairs(gpus).length;
+  const pairs = direct === 0 ? "" : `, ${counted(direct, "pair")} of linked GPUs`;
   const others = ends.length === 0 ? "" : `, other ends: ${ends.join(", ")}`;
-  return `Topology of ${counted(gpus.length, "GPU")}. NVLinks: ${states}${others}. The table below has the same content.`;
+  return `Topology of ${counted(gpus.length, "GPU")}. NVLinks: ${states}${pairs}${others}. The table below has the same content.`;
 }
 
 /** Return lines, chips and height of the box of a GPU. A narrow picture has the texts of the links in the box. */
 function contentOf(gpu, { isWide, ends: all }, width) {
-  const isOnLine = isWide && all.length === 1 && gpu.nvlink.ends.length > 0;
+  const isOnLine = isWide && all.length === 1 && gpu.nvlink.ends.length > 0 && gpu.nvlink.peers.length === 0;
   const node = [
     gpu.slotNode === null ? "" : `, NUMA node ${gpu.slotNode}`,
     gpu.memoryNode === null ? "" : `, memory is NUMA node ${gpu.memoryNode}`,
   ].join("");
-  const ends = gpu.nvlink.ends.length === 0 ? "" : `; ${endsText(gpu.nvlink.ends)}`;
+  const texts = endsText(gpu.nvlink);
+  const ends = texts === "" ? "" : `; ${texts}`;
   const lines = [
     { text: gpu.name, class: "title" },
     { text: `${gpu.address ?? "PCI address unknown"}${node}` },
@@ -224,7 +231,7 @@ function drawBus(svg, rows, box, isWide) {
 /** Draw a bar for each type of other end, and a line from each GPU that has links to it. */
 function drawEnds(svg, rows, ends, box, isWide) {
   ends.forEach((name, place) => {
-    const x = box.right + (isWide ? 160 : 0) + place * BAR + BAR / 2;
+    const x = box.right + box.arcs + (isWide ? 160 : 0) + place * BAR + BAR / 2;
     const linked = rows.flatMap((row) => {
       const found = row.gpu.nvlink.ends.find(([end]) => end === name);
       return found ? [{ ...row, count: found[1], y: row.middle + place * LINE }] : [];
@@ -237,13 +244,31 @@ function drawEnds(svg, rows, ends, box, isWide) {
     for (const { gpu, y, count } of linked) {
       svg.append(link(gpu.nvlink.state, box.right, x, y), shape("circle", { class: "joint", cx: x, cy: y, r: 3.5 }));
       if (!isWide) continue;
-      const width = x - box.right - 12;
-      svg.append(text(box.right + 8, y - 5, `${count} to ${name}`, { width }));
+      const left = box.right + box.arcs + 8;
+      const width = x - left - 4;
+      svg.append(text(left, y - 5, `${count} to ${name}`, { width }));
       if (ends.length === 1) {
-        svg.append(text(box.right + 8, y + 14, gpu.nvlink.text, { class: `tick ${gpu.nvlink.state}`, width }));
+        svg.append(text(left, y + 14, gpu.nvlink.text, { class: `tick ${gpu.nvlink.state}`, width }));
       }
     }
   });
+}
+
+/** Draw an arc between each pair of linked GPUs: the more GPUs lie between them, the deeper. Its title has the number. */
+function drawPairs(svg, rows, pairs, box) {
+  const placed = new Map(rows.map((row, place) => [row.gpu, { place, y: row.middle }]));
+  const found = pairs.map(([one, other, count]) => ({ one, other, count, ends: [one, other].map((gpu) => placed.get(gpu)) }));
+  const deepest = Math.max(1, ...found.map(({ ends: [from, to] }) => to.place - from.place));
+  for (const { one, other, count, ends: [from, to] } of found) {
+    const reach = 12 + ((to.place - from.place) / deepest) * (box.arcs - 36);
+    const title = `${counted(count, "NVLink")} between ${one.place} and ${other.place}`;
+    const [x, middle] = [box.right + reach / 0.75, (from.y + to.y) / 2]; // a curve reaches 3/4 of its control points
+    const path = `M ${box.right} ${from.y} C ${x} ${from.y}, ${x} ${to.y}, ${box.right} ${to.y}`;
+    svg.append(
+      shape("path", { class: "link link-up arc", d: path }, shape("title", null, printable(title))),
+      text(box.right + reach + 3, middle + 4, `${count}`, { class: "tick", width: 24, title }),
+    );
+  }
 }
 
 function link(state, from, to, y) {
