@@ -33,8 +33,8 @@ def test_capture_of_this_machine_is_written(tmp_path: Path) -> None:
     fake.fault("*", stdout="NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", code=9)
     out = tmp_path / "out" / "captures"
     done = gpufleet(
-        "bench", "capture", "--name", "one", "--label", "hugepages=on", "--repeat", "2", "--out", str(out), "--json",
-        env=fake.environment,
+        "bench", "capture", "--host", "--name", "one", "--label", "hugepages=on", "--repeat", "2",
+        "--out", str(out), "--json", env=fake.environment,
     )  # fmt: skip
     assert done.returncode == 0
     (path,) = out.glob("one-*.json")
@@ -65,6 +65,7 @@ def test_capture_prints_facts_and_measurements(tmp_path: Path) -> None:
         ["--repeat", "101"],
         ["--fio", "a:b"],
         ["--ib-peer", "--all"],
+        ["--host", "--guest", "train-0"],
     ],
 )
 def test_wrong_option_of_capture_is_a_usage_error(options: list[str], tmp_path: Path) -> None:

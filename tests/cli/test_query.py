@@ -15,7 +15,7 @@ import pytest
 
 from gpufleet.cli.fetch import get
 from gpufleet.codecs.batch import encode
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.reading import Sample
@@ -119,14 +119,17 @@ async def test_probe_of_machines_is_listed_on_request(site: Site) -> None:
         "probe_hugepages": "2048kB: 7",
         "probe_boot_kernel_seconds": 2.5,
         "probe_docker_version": "\x1b[2J",
+        "probe_nvidia_gpus": Absent(Reason.NO_DRIVER, "exit code 9: \x1b[2JNVIDIA-SMI has failed"),
     }
     probe = Sample(view=None, reader="probe", lane=Lane.STATIC, measured_at=at, values=values)
     await site.post(encode(make_batch(9, at, samples=(probe,))))
     code, out, _ = await run("query", "machines", "--probe", "--hub", site.hub.url)
-    rows = [line.split("\t")[:3] for line in out.splitlines()]
+    rows = [line.split("\t")[:4] for line in out.splitlines()]
     assert code == 0
-    assert ["node-a", "hugepages", "2048kB: 7"] in rows
-    assert ["node-a", "boot_kernel_seconds", "2.5 s"] in rows
+    assert ["node-a", "hugepages", "2048kB: 7", "-"] in rows
+    assert ["node-a", "boot_kernel_seconds", "2.5 s", "-"] in rows
+    (driver,) = [row for row in rows if row[1:2] == ["nvidia_gpus"]]
+    assert (driver[2], driver[3].partition(": ")[0], "NVIDIA-SMI has failed" in driver[3]) == ("-", "no_driver", True)
     assert "\x1b" not in out
     _, out, _ = await run("query", "machines", "--hub", site.hub.url)
     assert "hugepages" not in out

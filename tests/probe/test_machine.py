@@ -57,6 +57,11 @@ async def test_facts_of_a_bare_metal_machine(tmp_path: Path) -> None:
         "host_gdrcopy": False,
         "host_cdi_specifications": "/etc/cdi/nvidia.yaml",
         "host_root_filesystem": "ext4",
+        "host_root_device": "/dev/nvme0n1p2",
+        "host_root_disk_model": "SAMSUNG MZQL2",
+        "host_root_disk_serial": "S64HNE0T",
+        "host_root_disk_bytes": 3_840_755_982_336,
+        "host_pci_links": "0000:18:00.0 x16 of x16, 32 GT/s; 0000:2a:00.0 x? of x16, ? GT/s",
         "docker_default_runtime": "nvidia",
         "docker_nvidia_runtime": True,
     }

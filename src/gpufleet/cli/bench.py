@@ -53,6 +53,7 @@ def capture(
             "--guest", metavar="NAME", help="Virtual machine of the agent's configuration: name, UUID or allocation."
         ),
     ] = None,
+    host: Annotated[bool, typer.Option("--host", help="Capture this machine, which is the default.")] = False,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Name of the capture [default: host name].")] = "",
     label: Annotated[
         list[str] | None,
@@ -84,6 +85,8 @@ def capture(
     from gpufleet.bench.document import encode_benchmark
     from gpufleet.bench.folder import prepare_folder, write_capture
 
+    if host and guest is not None:
+        raise OptionError("--host", "cannot be used with --guest")
     if ib_peer is not None and ib_guest is not None:
         raise OptionError("--ib-guest", "cannot be used with --ib-peer")
     request = CaptureRequest(

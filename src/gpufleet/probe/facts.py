@@ -61,6 +61,7 @@ FACTS = {
     "host_root_device": FactKind("block device of the root filesystem", compared=False),
     "host_root_disk_model": FactKind("model of the root disk"),
     "host_root_disk_serial": FactKind("serial number of the root disk", compared=False),
+    "host_root_disk_bytes": FactKind("size of the root disk", MeasuredUnit.BYTES),
     "host_root_filesystem": FactKind("type of the root filesystem"),
     "host_root_bytes": FactKind("size of the root filesystem", MeasuredUnit.BYTES),
     # devices
@@ -73,6 +74,7 @@ FACTS = {
     "host_nvidia_fs": FactKind("whether the module nvidia_fs of GPUDirect Storage is loaded"),
     "host_pci_acs": FactKind("PCI bridges by state of Access Control Services; redirect affects GPUDirect"),
     "host_cdi_specifications": FactKind("files of Container Device Interface specifications"),
+    "host_pci_links": FactKind("PCIe link of each GPU: lanes, and the maximum speed", compared=False),
     "pci_driver": FactKind("kernel driver of a GPU"),
     "pci_iommu_group": FactKind("IOMMU group of a GPU", compared=False),
     "pci_numa_node": FactKind("NUMA node of a GPU"),

@@ -145,6 +145,22 @@ def add_gpu_facts(source: FetchedFiles, addresses: tuple[str, ...], into: FactLi
             into.add(name, known, f"{folder}/{link}", address)
 
 
+def add_link_fact(source: FetchedFiles, addresses: tuple[str, ...], into: FactList) -> None:
+    """Add the PCIe links of all GPUs as one text of the machine. A part that is unknown is `?`."""
+
+    def shown(address: str, file: str, parse: Callable[[bytes, str], float]) -> str:
+        value = source.take(f"{PCI}/{address}/{file}", parse)
+        return "?" if isinstance(value, Absent) else f"{value:g}"
+
+    def link(address: str) -> str:
+        width, most = (shown(address, f"{kind}_link_width", _link_width) for kind in ("current", "max"))
+        speed = shown(address, "max_link_speed", lambda content, where: _link_speed(content, where) / 1e9)
+        return f"{address} x{width} of x{most}, {speed} GT/s"
+
+    none = Absent(Reason.NOT_SUPPORTED, "no GPU is on the PCI bus")
+    into.add("host_pci_links", "; ".join(map(link, addresses)) or none, f"{PCI}/*/*_link_*")
+
+
 def _add_topology(source: FetchedFiles, into: FactList) -> None:
     packages = _texts(source, f"{CPU}/", "topology/physical_package_id")
     sockets: int | Absent = len(set(packages.values())) or source.absence(f"{CPU}/cpu0/topology/physical_package_id")

@@ -10,7 +10,14 @@ from gpufleet.ports.channel import Files
 from gpufleet.ports.clock import Clock
 from gpufleet.probe.clocks import probe_clocks
 from gpufleet.probe.facts import FACTS, FactList
-from gpufleet.probe.host_files import MACHINE_PLAN, add_gpu_facts, add_machine_facts, gpu_addresses, gpu_plan
+from gpufleet.probe.host_files import (
+    MACHINE_PLAN,
+    add_gpu_facts,
+    add_link_fact,
+    add_machine_facts,
+    gpu_addresses,
+    gpu_plan,
+)
 from gpufleet.probe.measurements import MeasurementList
 from gpufleet.probe.nvidia_smi import probe_nvidia_smi
 from gpufleet.probe.pci_acs import acs_plan, add_acs_fact, bridge_addresses
@@ -30,7 +37,7 @@ VERSIONS = {
 IDENTITY = (
     "host_kernel_release", "host_os_name", "host_cpu_model", "host_virtualization", "host_container",
     "host_system_vendor", "host_product_name", "host_bios_version", "host_root_device", "host_root_disk_model",
-    "host_root_disk_serial", "host_nvidia_kernel_driver_version",
+    "host_root_disk_serial", "host_root_disk_bytes", "host_nvidia_kernel_driver_version",
 )  # fmt: skip
 """Facts of the host reader."""
 
@@ -50,8 +57,9 @@ async def probe_machine(files: Files, clock: Clock, facts: FactList, measurement
         source = FetchedFiles(await files.fetch(MACHINE_PLAN))
         add_machine_facts(source, facts)
         addresses = gpu_addresses(source)
-        if addresses:
-            add_gpu_facts(FetchedFiles(await files.fetch(gpu_plan(addresses))), addresses, facts)
+        of_gpus = FetchedFiles(await files.fetch(gpu_plan(addresses)))
+        add_gpu_facts(of_gpus, addresses, facts)
+        add_link_fact(of_gpus, addresses, facts)
         bridges = bridge_addresses(source)
         add_acs_fact(FetchedFiles(await files.fetch(acs_plan(bridges))), bridges, facts)
     except ChannelError as error:

@@ -257,6 +257,7 @@ def _probe_tables(page: MachinePage) -> list[TextTable]:
             one.machine.name,
             name.removeprefix("probe_"),
             reading_cell(reading, name),
+            "" if reading.absent is None else printable(f"{reading.absent}: {reading.detail}").rstrip(": "),
             Cell() if reading.measured_at is None else reading.measured_at.isoformat(timespec="seconds"),
         )
         for one in page.items
@@ -266,6 +267,7 @@ def _probe_tables(page: MachinePage) -> list[TextTable]:
         TextColumn("machine"),
         TextColumn("probe"),
         TextColumn("value", wrap=True),
+        TextColumn("absent", wrap=True),
         TextColumn("measured", rank=1),
     )
     return [TextTable(columns, rows, "readings of the probe")]

@@ -215,6 +215,8 @@ HOST_METRICS = (
           "/sys/class/block/*/device/serial"),
     _info(296, "host_nvidia_kernel_driver_version", "Version of the loaded NVIDIA kernel driver",
           "/sys/module/nvidia/version"),
+    _row(297, "host_root_disk_bytes", GAUGE, INT, "bytes", "Size of the disk behind the root filesystem",
+         "/sys/class/block/*/size", lane=STATIC),
     # the NVIDIA stack of the machine, read through NVML
     _info(300, "nvidia_driver_version", "Version of the driver", "nvmlSystemGetDriverVersion"),
     _info(301, "nvidia_library_version", "Version of the management library", "nvmlSystemGetNVMLVersion"),

@@ -14,6 +14,7 @@ RESTRICTED = Absence(Reason.NOT_PERMITTED, "the file can have secrets, and a res
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
 NO_SYSTEMD = Absence(Reason.NOT_ENABLED, "systemd does not run on the machine")
 NO_PHASE = Absence(Reason.NOT_REPORTED, "systemd reports no time of this phase")
+NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
 INACTIVE = Absence(Reason.NOT_ENABLED, "no unit of this kind is active")
 NO_DRIVER = Absence(Reason.NO_DRIVER, "nvidia-smi cannot communicate with the driver")
 
@@ -69,9 +70,20 @@ PROBE_METRICS = (
     _text(705, "hugepages", "Huge pages of each size: reserved number", "/sys/kernel/mm/hugepages"),
     _text(706, "transparent_hugepages", "Mode of transparent huge pages", "/sys/kernel/mm/transparent_hugepage"),
     _text(707, "kernel_parameters", "Kernel parameters of tuning, IOMMU and huge pages", "/proc/cmdline", RESTRICTED),
+    _text(708, "hugepages_free", "Huge pages of each size: free number", "/sys/kernel/mm/hugepages"),
+    _count(709, "cpus", "Logical processors online", "/sys/devices/system/cpu/online"),
+    _row(714, "memory_bytes", INT, "Memory managed by the kernel", "/proc/meminfo", unit="bytes"),
+    _text(715, "cpu_model", "Model of the processor", "/proc/cpuinfo"),
+    # system
+    _text(760, "kernel_release", "Release of the kernel", "/proc/sys/kernel/osrelease"),
+    _text(761, "os_name", "Name of the operating system", "/etc/os-release"),
+    _text(762, "virtualization", "Hypervisor this machine runs under, or none", "/proc/cpuinfo, DMI"),
     # disk
     _text(710, "root_filesystem", "Type of the root filesystem", "/proc/self/mountinfo"),
     _row(711, "root_bytes", INT, "Size of the root filesystem", "statvfs", unit="bytes"),
+    _text(712, "root_disk_model", "Model of the root disk", "/sys/class/block/*/device/model", NO_DISK),
+    _text(713, "root_disk_serial", "Serial number of the root disk", "/sys/class/block/*/device/serial", NO_DISK),
+    _row(716, "root_disk_bytes", INT, "Size of the root disk", "/sys/class/block/*/size", NO_DISK, unit="bytes"),
     # devices
     _count(720, "iommu_groups", "IOMMU groups with devices; 0 without an active IOMMU", "/sys/kernel/iommu_groups"),
     _text(728, "iommu_modes", "IOMMU groups by mode of translation; identity is passthrough",
@@ -80,6 +92,8 @@ PROBE_METRICS = (
           ROOT_ONLY),
     _count(722, "rdma_devices", "RDMA devices, with and without ports", "/sys/class/infiniband"),
     _count(723, "pci_gpus", "NVIDIA display controllers on the PCI bus", "/sys/bus/pci/devices"),
+    _text(729, "pci_links", "PCIe link of each GPU: lanes, and the maximum speed", "/sys/bus/pci/devices/*",
+          Absence(Reason.NOT_SUPPORTED, "no GPU is on the PCI bus")),
     _count(724, "nvidia_peermem", "1 if the kernel module nvidia_peermem is loaded, else 0", "/proc/modules"),
     _count(725, "gdrcopy", "1 if the kernel module gdrdrv of GDRCopy is loaded, else 0", "/proc/modules"),
     _count(726, "nvidia_fs", "1 if the kernel module nvidia_fs of GPUDirect Storage is loaded, else 0",

@@ -136,13 +136,13 @@ def block_plan(name: str) -> FetchPlan:
 
 
 def disk_plan(name: str, device: str) -> FetchPlan:
-    """Return the fetch plan of a disk's identity.
+    """Return the fetch plan of a disk's identity and size.
 
     SCSI and NVMe have it on the device, virtio on the disk, and udev in its properties.
     """
     return FetchPlan(
         files=(
             f"{BLOCK}/{name}/device/[m]odel", f"{BLOCK}/{name}/device/[s]erial", f"{BLOCK}/{name}/[s]erial",
-            f"/run/udev/data/[b]{device}",
+            f"{BLOCK}/{name}/[s]ize", f"/run/udev/data/[b]{device}",
         ),
     )  # fmt: skip

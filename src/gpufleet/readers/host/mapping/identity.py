@@ -25,7 +25,7 @@ from gpufleet.readers.host.parse.identity import (
 from gpufleet.readers.host.parse.kernel import cpu_model, parse_cpuinfo
 from gpufleet.readers.host.parse.services import parse_process_stat
 from gpufleet.readers.host.parse.storage import FILE_MOUNTS, hidepid_option, parse_mountinfo, parse_udev
-from gpufleet.readers.host.parse.text import decode, line, printable
+from gpufleet.readers.host.parse.text import count, decode, line, printable
 from gpufleet.readers.host.source import FetchedFiles
 
 FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
@@ -52,6 +52,9 @@ VENDOR_TEXTS = (
 NO_EVIDENCE = Absent(Reason.NO_DATA, "neither the processor nor DMI shows it")
 HIDDEN_EVIDENCE = Absent(Reason.NOT_PERMITTED, "other users' processes are hidden, and there is no other evidence")
 NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
+
+SECTOR_BYTES = 512
+"""Unit of the size of a block device in sysfs, whatever the size of its sectors."""
 
 
 def map_identity(
@@ -170,7 +173,7 @@ def _container_evidence(source: FetchedFiles, disk: RootDisk) -> ContainerEviden
 
 
 def _map_root_disk(source: FetchedFiles, disk: RootDisk, into: Readings) -> None:
-    metrics = ("host_root_device", "host_root_disk_model", "host_root_disk_serial")
+    metrics = ("host_root_device", "host_root_disk_model", "host_root_disk_serial", "host_root_disk_bytes")
     if disk.mount is None:
         absent = source.absence(plan.MOUNTINFO) if plan.MOUNTINFO in source.fetched.errors else Absent(
             Reason.NO_DATA, f"{plan.MOUNTINFO} has no root mount"
@@ -191,6 +194,8 @@ def _map_root_disk(source: FetchedFiles, disk: RootDisk, into: Readings) -> None
     into.values["host_root_disk_serial"] = _disk_text(
         source, name, ("device/serial", "serial"), ("ID_SERIAL_SHORT", "ID_SERIAL")
     )
+    sectors = source.take(f"{plan.BLOCK}/{name}/size", lambda content, where: count(decode(content), where))
+    into.values["host_root_disk_bytes"] = sectors if isinstance(sectors, Absent) else sectors * SECTOR_BYTES
 
 
 def _disk_text(source: FetchedFiles, name: str, files: tuple[str, ...], notes: tuple[str, ...]) -> str | Absent:
