@@ -8,6 +8,7 @@ import pytest
 from gpufleet.bench.capture import CAPTURED
 from gpufleet.bench.fio import JOBS
 from gpufleet.bench.workloads import CONNECT_ATTEMPTS, WorkloadRunner
+from gpufleet.channels.local import LocalExec
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.ports.channel import ExecResult
@@ -50,7 +51,12 @@ class Bench:
 
 
 def disk(kind: str = "regular file", **answers: object) -> FakeCommands:
-    known = {"fio --version": printed("fio-3.33\n"), "fio": answer_fio, "stat": printed(f"{kind}\n")}
+    known = {
+        "fio --version": printed("fio-3.33\n"),
+        "fio": answer_fio,
+        "stat -L": printed(f"{kind}\n"),
+        "stat -f": printed("ef53\n"),
+    }
     channel = FakeCommands()
     channel.answers = {**known, **answers}  # type: ignore[dict-item]
     return channel
@@ -80,6 +86,25 @@ async def test_other_targets_than_files_and_disks_are_not_opened(kind: str) -> N
     await bench.run.measure_disk("/dev/watchdog")
     assert {one.absent for one in bench.found.values()} == {Reason.NOT_SUPPORTED}
     assert not any("--readonly" in call for call in bench.channel.calls)
+
+
+@pytest.mark.parametrize("path", ["/proc/kcore", "/sys/kernel/uevent_seqnum", "LINK"])
+async def test_files_of_the_kernel_are_not_opened(path: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/sys/kernel/uevent_seqnum")
+    real = LocalExec()
+
+    class Exec(FakeCommands):
+        async def run(self, argv: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+            if argv[0] == "stat":
+                return await real.run(argv, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes)
+            return await super().run(argv, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes)
+
+    channel = Exec()
+    channel.answers = dict(disk().answers)
+    bench = Bench(channel)
+    await bench.run.measure_disk(path.replace("LINK", f"{tmp_path}/link"))
+    assert {one.absent for one in bench.found.values()} <= {Reason.NOT_SUPPORTED, Reason.READER_FAILED}
+    assert not any("--readonly" in call for call in channel.calls)
 
 
 async def test_missing_fio_is_absent() -> None:

@@ -23,6 +23,16 @@ IO_MEBIBYTES = 1024
 
 MAX_JSON = 1 << 20
 
+KERNEL_FILESYSTEMS = {
+    "9fa0": "proc",
+    "62656572": "sysfs",
+    "62656570": "configfs",
+    "64626720": "debugfs",
+    "74726163": "tracefs",
+    "de5e81e4": "efivarfs",
+}
+"""Magic number to name of filesystems without a disk (statfs(2)). Reading a file there can act on a device."""
+
 _PATH = re.compile(r"/[A-Za-z0-9_./@+,=-]{1,1024}", re.ASCII)
 
 

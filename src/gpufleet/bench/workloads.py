@@ -143,9 +143,15 @@ class WorkloadRunner:
         if isinstance(found, Absent):
             return found
         kind = bounded(found.stdout[:64].decode("ascii", errors="replace").strip(), 40)
-        if kind in ("regular file", "block special file"):
+        if kind not in ("regular file", "block special file"):
+            return Absent(Reason.NOT_SUPPORTED, f"{path} is a {kind}: a file with data or a block device is needed")
+        found = await self._output("fio_filesystem", ("stat", "-f", "-c", "%t", "--", path), fio.TIMEOUT_SECONDS)
+        if isinstance(found, Absent):
+            return found
+        filesystem = fio.KERNEL_FILESYSTEMS.get(found.stdout[:64].decode("ascii", errors="replace").strip())
+        if filesystem is None:
             return None
-        return Absent(Reason.NOT_SUPPORTED, f"{path} is a {kind}: a file with data or a block device is needed")
+        return Absent(Reason.NOT_SUPPORTED, f"{path} is a file of {filesystem}: a file on a disk is needed")
 
     async def _read_disk(
         self, job: fio.FioJob, path: str, version: str, *, direct: bool

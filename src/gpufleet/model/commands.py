@@ -43,7 +43,7 @@ _COMMANDS = {
         "nvidia-ctk": "--version",
     },
     CommandGroup.BENCH: {
-        "stat": "-L|-c|%F|--|" + _TARGET,
+        "stat": "-L|-f|-c|%F|%t|--|" + _TARGET,
         "fio": "--version|" + _FIO,
         "ib_write_bw": "--version|" + _PERFTEST,
         "ib_write_lat": "--version|" + _PERFTEST,

@@ -2,7 +2,7 @@
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ def workloads(path: Path | str) -> tuple[tuple[str, ...], ...]:
     """Return every command of the workloads of a capture."""
     return (
         ("stat", "-L", "-c", "%F", "--", str(path)),
+        ("stat", "-f", "-c", "%t", "--", str(path)),
         ("fio", "--version"),
         *(("fio", *job.arguments(str(path), direct=direct)) for job in fio.JOBS for direct in (True, False)),
         *((test.program, "--version") for test in perftest.TESTS),
@@ -123,6 +124,10 @@ def test_workloads_need_the_key_option(probing: RestrictedKey, tmp_path: Path) -
         "probe 5 fio --version",
         "probe 99999 docker --version",
         "probe x docker --version",
+        "probe 0 docker --version",
+        "probe 05 docker --version",
+        "files ab 09 f:/etc/machine-id",
+        "files ab 9999999999 f:/etc/machine-id",
         "probe 5",
         "probe",
         "bench",
@@ -169,8 +174,23 @@ def test_changed_job_of_fio_is_refused(measuring: RestrictedKey, tmp_path: Path,
     assert measuring.request(f"{NAME} bench 5 {line.replace(old, new)}") == (126, "")
 
 
+@pytest.mark.parametrize("path", ["/proc/version", "/sys/kernel/uevent_seqnum", "LINK"])
+@pytest.mark.parametrize("shell", ["sh", "bash", pytest.param("busybox", marks=pytest.mark.system)])
+def test_files_of_the_kernel_are_no_target_of_fio(
+    tmp_path: Path, path: str, shell: str, peer: Callable[[str], Path]
+) -> None:
+    if shell == "busybox":
+        (tmp_path / "sh").symlink_to(peer("busybox"))
+    key = RestrictedKey(tmp_path, str(tmp_path / "sh") if shell == "busybox" else shell, "bench")
+    (tmp_path / "stat").unlink()
+    (tmp_path / "link").symlink_to("/sys/kernel/uevent_seqnum")
+    (tmp_path / "data").write_bytes(b"x")
+    for target, code in ((tmp_path / "data", 0), (path.replace("LINK", f"{tmp_path}/link"), 126)):
+        assert key.run("bench", ("fio", *fio.JOBS[0].arguments(str(target), direct=True)))[0] == code
+
+
 def test_sent_script_fits_in_a_command_of_dropbear() -> None:
-    assert len(shlex.join(("sh", "-c", sent_script(), NAME, "session"))) < 8500
+    assert len(shlex.join(("sh", "-c", sent_script(), NAME, "session"))) < 9000
 
 
 def test_every_argument_survives_the_split_at_blanks() -> None:
