@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+from array import array
 from collections.abc import Iterator
 
 import msgspec
@@ -328,7 +329,7 @@ def test_freshness_columns_equal_the_freshness_rows(dsn: str) -> None:
         assert gone not in columns
         assert any(one.conflict for one in freshness.others)
         assert any(one.named_only for one in freshness.others)
-        empty = MachineFreshnessColumns(ids=[], senders=[], last_seen=[])
+        empty = MachineFreshnessColumns(ids=[], senders=[], last_seen=array("q"))
         assert registry.machine_freshness_columns("nowhere") == empty
         registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
         registry.close()

@@ -53,6 +53,10 @@ class ConflictLog:
         """Return the ids of machines that had a conflict at any time."""
         return self._conflicts.keys() | self._alternations.keys()
 
+    def has(self, id: str) -> bool:  # noqa: A002 - the term of the domain
+        """Return whether a machine had a conflict at any time."""
+        return id in self._conflicts or id in self._alternations
+
     def text(self, known: KnownMachine) -> str | None:
         """Return the text of the conflicts whose evidence the machine still reports, or None."""
         conflicts, alternation = self._conflicts.get(known.id, {}), self._alternations.get(known.id)

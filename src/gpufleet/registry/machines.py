@@ -3,6 +3,7 @@
 import base64
 import bisect
 import secrets
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator
 
@@ -16,6 +17,7 @@ from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, MachineMatch, MachineRoom
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry.conflicts import ConflictLog
+from gpufleet.registry.freshness import PlainMachines
 from gpufleet.registry.machine_rows import (
     MachineRow,
     evidence_keys,
@@ -60,6 +62,7 @@ class MachineCache:
         self._retired: set[str] = set()  # ever retired; a machine that reported again is still in it
         self._rows: dict[str, MachineRow] = {}
         self._by_cluster: dict[str, dict[str, MachineRow]] = {}
+        self._plain: dict[str, PlainMachines] = {}  # by cluster
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
         self._by_report: dict[tuple[str, str, Machine], str] = {}
         self._conflicts = ConflictLog()
@@ -179,6 +182,9 @@ class MachineCache:
 
     def _recount(self, row: MachineRow) -> None:
         """Count a machine for its sender unless it is retired. Call it after each change of a row."""
+        is_plain = row.retired_at is None and not row.known.named_only and not self._conflicts.has(row.known.id)
+        plain = self._plain.get(row.cluster) or self._plain.setdefault(row.cluster, PlainMachines())
+        plain.update(row, is_plain=is_plain)
         now = None if row.is_retired else row.sender
         before, row.counted_for = row.counted_for, now
         if before == now:
@@ -277,18 +283,14 @@ class MachineCache:
 
     def freshness_columns(self, cluster: str) -> MachineFreshnessColumns:
         """Return the freshness of a cluster's machines; see `ports.Registry.machine_freshness_columns`."""
-        rows, conflicts = self._rows_of(cluster), self._conflicts.machines()
-        plain = [
-            row for row in rows if row.retired_at is None and not row.known.named_only and row.known.id not in conflicts
-        ]
-        has_others = len(plain) < len(rows)  # another pass over 125,000 rows takes 20 ms
-        ids = [row.known.id for row in plain]
-        others = (set(self._by_cluster[cluster]) - set(ids)) if has_others else ()
+        plain = self._plain.get(cluster, PlainMachines())
+        plain.leave_out(self._conflicts.machines())
         return MachineFreshnessColumns(
-            ids=ids,
-            senders=[row.sender for row in plain],
-            last_seen=[row.known.last_seen for row in plain],
-            others=tuple(self._freshness(self._rows[id_]) for id_ in others),
+            ids=list(plain.ids),
+            senders=list(plain.senders),
+            last_seen=array("q", plain.last_seen),
+            others=tuple(self._freshness(self._rows[id_]) for id_ in plain.others),
+            version=plain.version,
         )
 
     def _freshness(self, row: MachineRow) -> MachineFreshness:

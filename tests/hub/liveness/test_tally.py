@@ -1,6 +1,7 @@
 """Cluster tally: the vectorised totals equal the judgement of each sender and machine."""
 
 import datetime as dt
+from array import array
 from collections import Counter
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpufleet.hub.liveness.senders import SenderReport, Senders, answered_at
 from gpufleet.hub.liveness.states import LivenessSnapshot, complete_up_to
-from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
+from gpufleet.hub.liveness.tally import NO_MACHINES, SenderPlaces, in_order, roll_up, tally
 from gpufleet.hub.liveness.uptime import SUSPENDED_SECONDS, IngestClock, IngestHistory
 from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.liveness import ClusterFreshness, State
@@ -143,13 +144,14 @@ def fleet_of(cases: list[SenderCase]) -> tuple[LivenessSnapshot, list[MachineFre
     return instant, marks
 
 
-def freshness_columns(marks: list[MachineFreshness]) -> MachineFreshnessColumns:
+def freshness_columns(marks: list[MachineFreshness], version: int = 0) -> MachineFreshnessColumns:
     plain = [one for one in marks if not one.conflict and one.retired_at is None and not one.named_only]
     return MachineFreshnessColumns(
         ids=[one.id for one in plain],
         senders=[one.sender for one in plain],
-        last_seen=[one.last_seen for one in plain],
+        last_seen=array("q", [one.last_seen for one in plain]),
         others=tuple(one for one in marks if one not in plain),
+        version=version,
     )
 
 
@@ -215,7 +217,9 @@ def test_tally_equals_individual_judgements(cases: list[SenderCase]) -> None:
     instant, marks = fleet_of(cases)
     conflicts = {f"s{number:02d}": CONFLICT for number, one in enumerate(cases) if one.conflict}
     retired = frozenset(one.sender for one in marks if one.is_retired)
-    total = tally(instant, CLUSTER, freshness_columns(marks), retired, conflicts)
+    places = SenderPlaces()
+    for version, some in enumerate([marks[::2], marks, marks]):  # the rows of senders change, and are kept
+        total = tally(instant, CLUSTER, freshness_columns(some, (version + 1) // 2), retired, conflicts, places)
     found = roll_up(total, None, closed=False, missing=0)
     expected_freshness = individually(instant, marks, conflicts)
     for field in ("last_seen_at", "clock_ahead_seconds"):  # ties may resolve either way

@@ -4,6 +4,7 @@ A hub may have 125,000 of each. For most of them only the time without heartbeat
 The others are judged individually, with the functions that also judge them where they are shown.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from gpufleet.hub.liveness.limits import LOST_SECONDS, LivenessLimits, state_after
-from gpufleet.hub.liveness.senders import Column, SenderFreshness, answered_at
+from gpufleet.hub.liveness.senders import Column, SenderFreshness, Senders, answered_at
 from gpufleet.hub.liveness.states import CLOCK_STEP_NS, SKEW_SUSPECT_SECONDS, LivenessSnapshot, complete_up_to
 from gpufleet.model.api.answer import Coverage
 from gpufleet.model.api.senders import EpochConflict
@@ -26,7 +27,25 @@ _ORDER = {state: place for place, state in enumerate(State)}
 """Rank of each state: of senders with equal time without heartbeat, the best state counts for the cluster."""
 
 
-NO_MACHINES = MachineFreshnessColumns(ids=[], senders=[], last_seen=[])
+NO_MACHINES = MachineFreshnessColumns(ids=[], senders=[], last_seen=array("q"))
+
+
+class SenderPlaces:
+    """Rows of the senders of machines. Those of a cluster are found again when its machines or their senders change."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, Column]] = {}
+
+    def of(self, senders: Senders, cluster: str, machines: MachineFreshnessColumns) -> Column:
+        """Return the row of the sender of each machine, -1 for one that never reported."""
+        version, places = self._found.get(cluster, (machines.version, np.empty(0, np.int64)))
+        if version != machines.version or len(places) != len(machines.senders):
+            places = np.array(senders.places(cluster, machines.senders), np.int64)
+        elif (missing := np.flatnonzero(places < 0)).size:
+            places = places.copy()  # another thread may read it
+            places[missing] = senders.places(cluster, [machines.senders[number] for number in missing])
+        self._found[cluster] = machines.version, places
+        return places
 
 
 class ClusterTally:
@@ -91,6 +110,7 @@ def tally(
     machines: MachineFreshnessColumns,
     retired: frozenset[str],
     conflicts: Mapping[str, EpochConflict],
+    places: SenderPlaces | None = None,
 ) -> ClusterTally:
     """Count the senders and machines of a cluster.
 
@@ -100,10 +120,12 @@ def tally(
         machines: its machines.
         retired: senders whose machines are all retired.
         conflicts: senders whose epoch is used by two machines.
+        places: rows of the senders of machines, if they are kept.
     """
     total = ClusterTally()
     plain = _count_senders(total, instant, cluster, retired, conflicts)
-    _count_machines(total, instant, cluster, machines, plain)
+    found = (places or SenderPlaces()).of(instant.senders, cluster, machines)
+    _count_machines(total, instant, cluster, machines, plain, found)
     for machine in machines.others:
         total.add_machine(instant.machine(machine))
     total.backlog.sort()
@@ -180,9 +202,9 @@ def _count_machines(
     cluster: str,
     machines: MachineFreshnessColumns,
     plain: _PlainSenders,
+    places: Column,
 ) -> None:
     """Count the machines; only those of senders that are not plain, or with a lag, are judged individually."""
-    places = np.array(instant.senders.places(cluster, machines.senders), np.int64)
     is_plain = (places >= 0) & (places < len(plain.are))
     is_plain[is_plain] = plain.are[places[is_plain]]
     last_seen = np.array(machines.last_seen, np.int64)

@@ -16,7 +16,7 @@ from gpufleet.fleet.contract.report import ConformanceReport
 from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.liveness.senders import Column, SenderKey, Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
-from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
+from gpufleet.hub.liveness.tally import NO_MACHINES, SenderPlaces, in_order, roll_up, tally
 from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.query.finding_records import FindingCounts, LiveFindings, count_open, evaluation_record
 from gpufleet.hub.query.kubernetes_records import cluster_collection
@@ -129,6 +129,7 @@ class Overview:
         self._unflushed_since = unflushed_since
         self._findings = findings
         self._contract = contract
+        self._places = SenderPlaces()
         self._fleet = SharedAnswer(self._whole, clock)
         self._states = SharedAnswer(self._sender_states, clock)
 
@@ -235,7 +236,9 @@ class Overview:
             for one in records:
                 id_ = one.cluster.id
                 machines = self._registry.machine_freshness_columns(id_)
-                total = tally(instant, id_, machines, retired.get(id_, frozenset()), conflicts.get(id_, {}))
+                total = tally(
+                    instant, id_, machines, retired.get(id_, frozenset()), conflicts.get(id_, {}), self._places
+                )
                 own = coverage.get(id_)
                 fresh: ClusterFreshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
                 collection = cluster_collection(collectors.get(id_, ()), instant.now)

@@ -1,5 +1,7 @@
 """Persistent sender state of a hub: received batches, newest reports, and the pending flush."""
 
+from array import array
+
 import msgspec
 
 from gpufleet.model.status import Heartbeat
@@ -151,12 +153,14 @@ class MachineFreshnessColumns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ids, senders, last_seen: as in `MachineFreshness`, of machines without any other property.
         others: the retired, named-only and conflicting machines.
+        version: number that changes with `ids` and `senders`.
     """
 
     ids: list[str]
     senders: list[str]
-    last_seen: list[int]
+    last_seen: "array[int]"
     others: tuple[MachineFreshness, ...] = ()
+    version: int = 0
 
     def at(self, cluster: str, number: int) -> MachineFreshness:
         """Return the machine at a position of the columns."""
