@@ -11,8 +11,9 @@ from gpufleet.runtime import SystemClock
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.wiring.hub import running_hub
 from tests.fakes.batches import body
+from tests.fakes.store import MemoryStore
 from tests.support.clickhouse.process import ClickHouse
-from tests.web.hub.site import Site
+from tests.web.hub.site import Site, running_site
 
 
 @pytest.mark.parametrize(("lost", "error"), [("store", StoreError), ("registry.sqlite", RegistryError)])
@@ -37,6 +38,18 @@ async def test_hub_with_a_lost_half_refuses_until_the_loss_is_accepted(
             assert await site.try_post(body(2, SystemClock().now_ns())) == 200
         async with running_hub(config, store=ClickHouseStore.open):
             pass
+
+
+async def test_lost_log_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    async with running_site(tmp_path, store) as site:
+        await site.post(body(1, SystemClock().now_ns()))
+    assert [one for one in caplog.records if one.name == "gpufleet.wiring.hub_parts"] == []
+    shutil.rmtree(tmp_path / "hub" / "wal")
+    async with running_site(tmp_path, store):
+        pass
+    (record,) = [one for one in caplog.records if one.name == "gpufleet.wiring.hub_parts"]
+    assert record.levelname == "ERROR"
 
 
 async def test_hub_without_any_earlier_state_starts(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def open_parts(
         config.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot create the hub's folder {config.folder}: {error.strerror}") from error
+    had_log = (config.folder / "wal").exists()
     wal = Wal.open(
         config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
     )
@@ -124,6 +125,12 @@ def open_parts(
     stack.callback(store.close)
     if not accept_data_loss:
         check_state(registry, store)
+    if not had_log and registry.machines(limit=1):
+        LOG.error(
+            "the log %s is missing, but the registry knows machines: batches that were acknowledged and not yet stored "
+            "are lost. Restore the folder from a backup if there is one; the hub continues with an empty log",
+            config.folder / "wal",
+        )
     store.migrate(config.retention.as_record, hub=wal.epoch)
     stack.enter_context(named_threads(1, "hub-loader")).submit(load_counts, store, clock.now_ns())
     counters = Counters()
