@@ -10,8 +10,11 @@ round: right, explicitly unknown, or wrong. "All permissions" has cgroups, proce
 permissions" lacks some on most nodes. The guess gives the pods, sorted by name, the GPUs in the driver's order, as
 some exporters do; it is scored on whole GPUs that pods hold.
 
-In the second table, a fake kubelet serves the pods over its gRPC protocol, with the device ids of the device plugins,
-and the kubelet source reads them.
+In the second table, holder sources read the node. A fake kubelet serves the pods over its gRPC protocol, with the
+device ids of the device plugins. Processes and cgroups, also of jobs and virtual machines, are trees of /proc, /sys and
+cgroup file systems on disk, in the forms of several container runtimes. Jobs run on a real SLURM with two nodes: they
+start, end, are requeued, are in arrays, and have steps with fewer GPUs; its controller fails in 8 % of the rounds. The
+truth about a job is what SLURM wrote into its environment. A round in which a waiting job starts is not scored.
 
 The third table compares the holdings that a hub receives with the true intervals. The agent is killed in 5 % of the
 rounds, and 20 % of its batches cannot be queued. "Wrong" covers more than a round in which the holder did not have the
@@ -30,11 +33,16 @@ from pathlib import Path
 from benchmarks.table import Table
 from gpufleet.agent.collect.holders import SavedHoldings
 from gpufleet.agent.collect.saved import SavedFile
+from gpufleet.model.holdings import HolderKind
+from tests.support import peers
 from tests.support.kubelet_placements import is_of_pods, run_over_grpc
-from tests.support.placements import Intervals, Node, Score, deliver, run
+from tests.support.placements import Intervals, Node, Score, deliver, run, run_node
+from tests.support.slurm_placements import run_over_slurm
+from tests.support.tree_placements import TreeNode
 
 NODES, ROUNDS = 150, 200
-GRPC_NODES, GRPC_ROUNDS = 10, 60
+SOURCE_NODES, SOURCE_ROUNDS = 10, 60
+SLURM_RUNS, SLURM_ROUNDS = 2, 50
 
 
 def total(*, permitted: bool) -> Score:
@@ -44,8 +52,30 @@ def total(*, permitted: bool) -> Score:
 
 def total_over_grpc(*, permitted: bool) -> Score:
     """Return the sum over the first nodes of pods."""
-    seeds = itertools.islice(filter(is_of_pods, itertools.count()), GRPC_NODES)
-    return _sum(run_over_grpc(seed, GRPC_ROUNDS, permitted=permitted) for seed in seeds)
+    seeds = itertools.islice(filter(is_of_pods, itertools.count()), SOURCE_NODES)
+    return _sum(run_over_grpc(seed, SOURCE_ROUNDS, permitted=permitted) for seed in seeds)
+
+
+def total_over_trees(kind: HolderKind, *, permitted: bool) -> Score:
+    """Return the sum over the first nodes of a kind of holders, with processes and cgroups on disk."""
+    seeds = itertools.islice((seed for seed in itertools.count() if Node(seed).kind is kind), SOURCE_NODES)
+    return _sum(_over_trees(seed, permitted=permitted) for seed in seeds)
+
+
+def _over_trees(seed: int, *, permitted: bool) -> Score:
+    with tempfile.TemporaryDirectory() as folder:
+        return run_node(TreeNode(seed, Path(folder), permitted=permitted), SOURCE_ROUNDS)
+
+
+def total_over_slurm() -> Score | None:
+    """Return the sum of the runs on a real SLURM; None without it."""
+    program = peers.find("slurmctld")
+    return None if program is None else _sum(_over_slurm(seed, program) for seed in range(SLURM_RUNS))
+
+
+def _over_slurm(seed: int, program: Path) -> Score:
+    with tempfile.TemporaryDirectory() as folder:
+        return run_over_slurm(seed, SLURM_ROUNDS, Path(folder), program)
 
 
 def _sum(scores: Iterable[Score]) -> Score:
@@ -80,28 +110,35 @@ def main() -> int:
             f"{seconds / NODES / ROUNDS * 1e6:,.0f}",
         )
     table.print()
-    over_grpc = Table(
-        f"Pods over gRPC, {GRPC_NODES} nodes x {GRPC_ROUNDS} rounds",
-        *("sources", "placements", "device states", "right", "unknown", "wrong"),
-    )
-    for name, permitted in (("all permissions", True), ("few permissions", False)):
-        score = total_over_grpc(permitted=permitted)
-        states = score.right + score.unknown + score.wrong
-        wrong += score.wrong
-        over_grpc.row(
-            name,
-            f"{score.placements:,}",
-            f"{states:,}",
-            f"{score.right / states:.1%}",
-            f"{score.unknown / states:.1%}",
-            f"{score.wrong:,}",
-        )
-    over_grpc.print()
+    wrong += over_sources()
     found = delivered()
     intervals = Table("Intervals at a hub", "true", "certain holdings", "wrong", "overlapping")
     intervals.row(f"{found.true:,}", f"{found.stored:,}", f"{found.wrong:,}", f"{found.overlapping:,}")
     intervals.print()
     return int(wrong + found.wrong + found.overlapping > 0)
+
+
+def over_sources() -> int:
+    """Print the table of the real sources; return the number of wrong devices."""
+    title = f"Over the sources, {SOURCE_NODES} nodes x {SOURCE_ROUNDS} rounds each, SLURM {SLURM_RUNS} x {SLURM_ROUNDS}"
+    table = Table(title, *("holders", "sources", "placements", "device states", "right", "unknown", "wrong"))
+    scores: list[tuple[str, str, Score | None]] = []
+    for name, permitted in (("all permissions", True), ("few permissions", False)):
+        scores += [
+            ("pods: gRPC and trees", name, total_over_grpc(permitted=permitted)),
+            ("jobs: trees", name, total_over_trees(HolderKind.JOB, permitted=permitted)),
+            ("virtual machines: trees", name, total_over_trees(HolderKind.VM, permitted=permitted)),
+        ]
+    scores.append(("jobs: real SLURM and trees", "all permissions", total_over_slurm()))
+    for holders, name, score in scores:
+        if score is None:
+            table.row(holders, name, "slurmctld is missing: run `make peers`", "", "", "", "")
+            continue
+        states = score.right + score.unknown + score.wrong
+        shares = (f"{score.right / states:.1%}", f"{score.unknown / states:.1%}")
+        table.row(holders, name, f"{score.placements:,}", f"{states:,}", *shares, f"{score.wrong:,}")
+    table.print()
+    return sum(score.wrong for _, _, score in scores if score is not None)
 
 
 def delivered() -> Intervals:

@@ -1,4 +1,4 @@
-"""Random placements of pods whose claims travel over the kubelet's gRPC protocol, to the real holder source."""
+"""Random placements of pods: claims over the kubelet's gRPC protocol, processes and cgroups as trees on disk."""
 
 import asyncio
 import os
@@ -25,11 +25,12 @@ from tests.fakes.kubelet import (
     node_folder,
 )
 from tests.support.placements import REPLICAS, Node, Placed, Score, Slot, run_node
+from tests.support.tree_placements import TreeNode
 
 LOGS = "var/log/pods"
 
 
-class KubeletNode(Node):
+class KubeletNode(TreeNode):
     """A node of pods. A fake kubelet serves them, with the device ids of the device plugins.
 
     Args:
@@ -39,7 +40,7 @@ class KubeletNode(Node):
     """
 
     def __init__(self, seed: int, kubelet: FakeKubelet, *, permitted: bool = False) -> None:
-        super().__init__(seed, permitted=permitted)
+        super().__init__(seed, kubelet.root, permitted=permitted)
         self._kubelet = kubelet
         self._source = KubeletHolders(kubelet.root, timeout_seconds=2.0)
         self._served = 0  # session of the running server

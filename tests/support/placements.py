@@ -11,7 +11,7 @@ compares what an agent that is killed now and then sends to a hub with the true 
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -457,15 +457,34 @@ def run_node(node: Node, rounds: int) -> Score:
             node.reboot()
             tracker = HoldingTracker(tracker.current, saved_at=saved_at)
         result = tracker.update(node.answers(), node.index, node.now)
-        _add(score, node, result)
+        add_round(score, node, result)
     score.placements = node.placements
     return score
 
 
-def _add(score: Score, node: Node, result: HoldingsRound) -> None:
+def add_round(score: Score, node: Node, result: HoldingsRound) -> None:
+    """Score each device of a node after a round."""
     names = {(one.holder.kind, f"{one.holder.namespace}/{one.holder.name}"): one.id for one in node.placed}
-    guess = node.guess()
-    for view, holders in node.truth().items():
+    guess, truth = node.guess(), node.truth()
+    count_devices(score, truth, result, names)
+    for view, holders in truth.items():
+        if holders and view in node.gpus and node.kind is HolderKind.POD:
+            score.guessed += 1
+            score.guessed_right += guess.get(view) in holders
+
+
+def count_devices(
+    score: Score, truth: Mapping[str, set[HolderId]], result: HoldingsRound, names: Mapping[HolderId, HolderId] = {}
+) -> None:
+    """Count each device as right, explicitly unknown or wrong.
+
+    Args:
+        score: the counts.
+        truth: holders of each device.
+        result: the round.
+        names: kind and id of holders without UID, to their identity.
+    """
+    for view, holders in truth.items():
         reported = result.devices[view]
         known = {
             names.get((one.holder.kind, one.holder.id), (one.holder.kind, one.holder.id))
@@ -480,9 +499,6 @@ def _add(score: Score, node: Node, result: HoldingsRound) -> None:
             score.unknown += 1  # some of the sharers are listed as unknown
         else:
             score.wrong += 1
-        if holders and view in node.gpus and node.kind is HolderKind.POD:
-            score.guessed += 1
-            score.guessed_right += guess.get(view) in holders
 
 
 class Intervals(msgspec.Struct):

@@ -7,7 +7,7 @@ import pytest
 from gpufleet.holders.processes import cgroup_tree
 from gpufleet.holders.processes.cgroup_tree import find_living
 from gpufleet.model.holdings import HolderKind
-from tests.holders.processes.trees import ID, JOB_CGROUP, POD, POD_CGROUP, FakeMachine
+from tests.fakes.machine import ID, JOB_CGROUP, POD, POD_CGROUP, FakeMachine
 
 POD_HOLDER, JOB_HOLDER = (HolderKind.POD, POD), (HolderKind.JOB, "4")
 OTHER = "00000000-1111-2222-3333-444444444444"

@@ -23,7 +23,7 @@ from gpufleet.holders.processes.records import ProcessEvidence
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
 from gpufleet.ports.holder import DeviceName, Naming
-from tests.holders.processes.trees import ID, JOB_CGROUP, PATH_ONLY, POD, POD_CGROUP, FakeMachine
+from tests.fakes.machine import ID, JOB_CGROUP, PATH_ONLY, POD, POD_CGROUP, FakeMachine
 
 GPU0, GPU1 = "gpu/GPU-0", "gpu/GPU-1"
 UID = "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"

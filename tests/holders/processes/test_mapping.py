@@ -6,7 +6,7 @@ from gpufleet.holders.processes.parse.process import VirtualMachine
 from gpufleet.holders.processes.records import ProcessEvidence
 from gpufleet.model.holdings import MAX_STEPS, Holder, HolderKind, Method
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
-from tests.holders.processes.trees import ID, POD
+from tests.fakes.machine import ID, POD
 
 GPU0, GPU1 = "gpu/GPU-0", "gpu/GPU-1"
 UID = "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"

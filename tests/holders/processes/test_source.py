@@ -14,7 +14,7 @@ from gpufleet.holders.processes.source import MAX_STUCK
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
 from gpufleet.model.holdings import HolderKind, Method
-from tests.holders.processes.trees import JOB_CGROUP, POD, POD_CGROUP, FakeMachine
+from tests.fakes.machine import JOB_CGROUP, POD, POD_CGROUP, FakeMachine
 
 GPU0 = "gpu/GPU-0"
 
