@@ -79,6 +79,11 @@ def name_of(values: Values) -> str:
 every = pytest.mark.parametrize("values", ALL, ids=name_of)
 
 
+def twice(component: str, variable: str) -> list[str]:
+    """Return assignments of a variable that the chart sets too."""
+    return [f"{component}.extraEnv[0].{part}" for part in (f"name={variable}", "value=x")]
+
+
 @pytest.mark.parametrize("example", sorted(EXAMPLES))
 def test_helm_lint_accepts_each_example(helm: Helm, example: str) -> None:
     done = helm.run("lint", "--strict", CHART, "--values", EXAMPLES[example])
@@ -103,6 +108,9 @@ def test_helm_lint_accepts_each_example(helm: Helm, example: str) -> None:
         ([*RELAY, "sendTo.url="], "sendTo.url"),
         ([*HUB[:2], "hub.tls.secretName=tls"], "hub.clients.token.secretName"),
         (["tier=2", "exporter.selector=null"], "exporter.selector"),
+        (["tier=3", *twice("agent", "GPUFLEET_AGENT_STATE")], "agent.extraEnv"),
+        (twice("clusterAgent", "GPUFLEET_CLUSTER_AGENT_LEASE__NAME"), "clusterAgent.extraEnv"),
+        ([*HUB, *RELAY, "sendTo.url=https://h.example", *twice("relay", "GPUFLEET_HUB_STATE")], "relay.extraEnv"),
     ],
 )
 def test_combination_that_cannot_work_is_refused_by_name(helm: Helm, assignments: list[str], named: str) -> None:
