@@ -40,12 +40,13 @@ KUBECONFIG ?=
 ETCD ?=
 
 .PHONY: test-kube
-test-kube: setup ## Kubernetes client, chart, its roles and pod security with the cluster of KUBECONFIG=file; deletes what it creates
+test-kube: setup ## Kubernetes client, collector, chart, its roles and pod security with the cluster of KUBECONFIG=file; deletes what it creates
 	@test -n "$(KUBECONFIG)" || { echo "Name the cluster: make test-kube KUBECONFIG=file"; exit 2; }
 	@$(BIN)/python tests/support/peers.py fetch helm kubectl
 	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) GPUFLEET_TEST_ETCD=$(ETCD) $(BIN)/pytest -q -rs tests/holders/kubernetes/test_contract.py \
 		tests/deploy/test_pod_security.py tests/deploy/test_chart.py::test_api_server_accepts_every_rendering \
-		tests/deploy/test_roles.py::test_api_server_permits_the_roles_and_no_more
+		tests/deploy/test_roles.py::test_api_server_permits_the_roles_and_no_more \
+		tests/cluster/test_process.py::test_replicas_killed_in_turn_at_a_real_api_server_lose_nothing
 
 .PHONY: check
 check: setup ## The two-minute loop: lint and the tests of the pure packages

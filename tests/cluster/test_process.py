@@ -13,9 +13,10 @@ import pytest
 from gpufleet.holders.kubernetes.lease import DURATION_SECONDS
 from gpufleet.holders.kubernetes.resources import PODS
 from tests.fakes.kube_api import FakeKubeApi
+from tests.holders.kubernetes.conftest import CLUSTERS
 from tests.support.hub_state import prepare_state
-from tests.support.kube import KubeCluster, KubeServer
-from tests.support.kube_objects import NODE_KEY, POD_KEY, Object, gpu_node, gpu_pod
+from tests.support.kube import ClusterUnderTest, KubeServer, tested_cluster
+from tests.support.kube_objects import NODE_KEY, NOWHERE, POD_KEY, Object, gpu_node, gpu_pod
 from tests.support.processes import Gpufleet, free_port, get_json
 from tests.support.waiting import PATIENCE, wait_until_async
 
@@ -127,13 +128,12 @@ async def test_replicas_that_end_in_turn_lose_nothing(site: FakeSite) -> None:
     assert site.hub("/v1/fleet")["missing_batches"] == 0
 
 
-@pytest.mark.system
+@pytest.mark.parametrize("kind", [one for one in CLUSTERS if one != "fake"])
 async def test_replicas_killed_in_turn_at_a_real_api_server_lose_nothing(
-    real_server: Callable[[], KubeServer], tmp_path: Path
+    kind: str, real_server: Callable[[], KubeServer], tmp_path: Path
 ) -> None:
-    server = real_server()
-    async with KubeCluster(server.kubeconfig, tmp_path, server) as cluster:
-        site = Site(tmp_path, server.kubeconfig, cluster.namespace)
+    async with tested_cluster(kind, tmp_path, real_server) as cluster:
+        site = Site(tmp_path, cluster.kubeconfig, cluster.namespace)
         with site.stack:
             await cluster.create(PODS, _pod(cluster, "first"))
             await site.start_hub()
@@ -159,9 +159,10 @@ async def test_replicas_killed_in_turn_at_a_real_api_server_lose_nothing(
             assert site.hub("/v1/fleet")["missing_batches"] == 0
 
 
-def _pod(cluster: KubeCluster, name: str) -> Object:
+def _pod(cluster: ClusterUnderTest, name: str) -> Object:
     content = gpu_pod(name)
     content["metadata"]["namespace"] = cluster.namespace
+    content["spec"]["nodeSelector"] = NOWHERE
     return {"apiVersion": "v1", "kind": "Pod", **content}
 
 
