@@ -61,6 +61,9 @@ CASES = {
     "hub.log_filling": Case(
         {"log_used_ratio": 0.6}, {"log_used_ratio": 0.5}, {"log_used_ratio": None}, {"log_used_ratio": 0.95}
     ),
+    "hub.disk_filling": Case(
+        {"disk_free_ratio": 0.09}, {"disk_free_ratio": 0.1}, {"disk_free_ratio": None}, {"disk_free_ratio": 0.02}
+    ),
     "hub.rejecting": Case(
         {"rejected_bodies": 60, "received_bodies": 1000},
         {"rejected_bodies": 50, "uptime_seconds": 3600},

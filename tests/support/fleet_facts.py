@@ -38,5 +38,6 @@ WORKING: Mapping[str, float] = {
     "gpu_value_seconds": 20,
     "gpu_interval_seconds": 10,
     "uptime_seconds": 86_400,
+    "disk_free_ratio": 0.5,
 }
 """Inputs of the rules that are not 0."""

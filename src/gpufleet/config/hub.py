@@ -347,6 +347,12 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.store or f"chdb://{(self.folder / 'store').absolute()}"
 
     @property
+    def data_folders(self) -> tuple[Path, ...]:
+        """Folders that the hub writes to: its state, and an embedded store."""
+        embedded = self.store_dsn.removeprefix("chdb://")
+        return (self.folder,) if embedded == self.store_dsn else (self.folder, Path(embedded))
+
+    @property
     def registry_dsn(self) -> str:
         """DSN of the registry."""
         return self.registry or f"sqlite:///{(self.folder / 'registry.sqlite').absolute()}"

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import msgspec
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
 from gpufleet.hub.contract.verdicts import ContractVerdicts
-from gpufleet.hub.findings.instant import InstantSource
+from gpufleet.hub.findings.instant import InstantSource, disk_free_ratio
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
 from gpufleet.hub.imports.receiver import ImportReceiver
 from gpufleet.hub.imports.scrape_status import TargetStatuses
@@ -242,6 +243,7 @@ async def running_hub(
             counters=parts.counters,
             wal=parts.wal,
             flush_lag_seconds=lambda: status.flush_lag_seconds,
+            disk_free_ratio=partial(disk_free_ratio, config.data_folders),
             readiness=queries.readiness,
         )
         evaluator = make_evaluator(

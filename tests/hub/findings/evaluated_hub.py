@@ -35,6 +35,7 @@ class EvaluatedHub(FakeClockHub):
     Attributes:
         registered: registry of findings, which survives restarts.
         claims, allocations: allocations, and their queries.
+        disk_free_ratio: free space of the hub's file system.
         relearn_classes: classes whose learned number of GPUs is dropped at the next start.
         is_caught_up: whether the store has the backlog of an earlier process.
     """
@@ -42,6 +43,7 @@ class EvaluatedHub(FakeClockHub):
     def __init__(self, folder: Path, *clusters: str, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds(RULES)
         self.is_caught_up = True
+        self.disk_free_ratio = 0.5
         self.relearn_classes: tuple[str, ...] = ()
         super().__init__(folder, *clusters)
 
@@ -75,6 +77,7 @@ class EvaluatedHub(FakeClockHub):
                 counters=self.counters,
                 wal=self.wal,
                 flush_lag_seconds=self._lag,
+                disk_free_ratio=lambda: self.disk_free_ratio,
                 readiness=self,
             ),
             gatherer=gatherer,

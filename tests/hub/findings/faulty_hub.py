@@ -187,6 +187,13 @@ async def filling_log(hub: FaultyHub) -> AsyncIterator[None]:
     hub.flushes = True
 
 
+async def full_disk(hub: FaultyHub) -> AsyncIterator[None]:
+    hub.disk_free_ratio = 0.08
+    for _ in range(5):
+        yield
+    hub.disk_free_ratio = 0.5
+
+
 async def failing_writes(hub: FaultyHub) -> AsyncIterator[None]:
     def fail(_: AcceptedBatch) -> None:
         raise StoreError("the disk is full")
@@ -275,6 +282,7 @@ FAULTS: Mapping[str, HubPlay] = {
     "hub.flush_lag": no_flushes,
     "hub.flush_failing": failing_writes,
     "hub.log_filling": filling_log,
+    "hub.disk_filling": full_disk,
     "hub.quarantine": unstorable_batches,
     "hub.task_restarts": crashed_task,
     "hub.rejecting": invalid_bodies,

@@ -30,6 +30,7 @@ def hub_at(liveness: LivenessSnapshot, **fields: Any) -> HubInstant:
             "is_ingesting": True,
             "down_seconds": None,
             "flush_lag_seconds": 0.0,
+            "disk_free_ratio": None,
             "log_used_ratio": 0.0,
             "unknown_names": frozenset(),
             "registry_error": "",

@@ -105,6 +105,23 @@ HUB_RULES = (
         unknown_when="The hub has just started.",
     ),
     FindingRule(
+        id="hub.disk_filling",
+        scope=RuleScope.HUB,
+        family=RuleFamily.HUB,
+        severity=Severity.WARNING,
+        inputs=("disk_free_ratio",),
+        condition=lambda facts, limits: under(facts["disk_free_ratio"], limits["share"]),
+        escalation=lambda facts, limits: under(facts["disk_free_ratio"], limits["critical_share"]),
+        thresholds=(
+            Threshold("share", 0.1, "ratio", "Free space as a share of the file system."),
+            Threshold("critical_share", 0.03, "ratio", "Share below which it is critical."),
+        ),
+        pending_seconds=60,
+        explanation="A file system of the hub is almost full. A full one rejects batches.",
+        action="Enlarge the disk, or shorten the retention of the store.",
+        unknown_when="The file systems do not report their space.",
+    ),
+    FindingRule(
         id="hub.rejecting",
         scope=RuleScope.HUB,
         family=RuleFamily.HUB,

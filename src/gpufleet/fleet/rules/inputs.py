@@ -43,6 +43,7 @@ _HUB = (
     FactInput("flush_failures", "", "Failed flushes in the last hour."),
     FactInput("quarantined_batches", "", "Batches quarantined in the last hour."),
     FactInput("log_used_ratio", _R, "Backlog of the log as a share of its limit."),
+    FactInput("disk_free_ratio", _R, "Free space of the fullest file system that the hub writes to."),
     FactInput("received_bodies", "", "Bodies received in the last hour."),
     FactInput("rejected_bodies", "", "Bodies rejected in the last hour."),
     FactInput("clock_behind_seconds", _S, "Median offset of the hub's clock behind its senders' clocks."),

@@ -305,6 +305,7 @@ class FactGatherer:
             "store_answers": None if instant.store_error is None else not instant.store_error,
             "registry_answers": not instant.registry_error,
             "flush_lag_seconds": instant.flush_lag_seconds,
+            "disk_free_ratio": instant.disk_free_ratio,
             "log_used_ratio": instant.log_used_ratio,
             "clock_behind_seconds": float(np.median(aheads)) if len(aheads) >= MIN_SENDERS_COMPARED else None,
             "unknown_names": self._names.count(second, instant.unknown_names),

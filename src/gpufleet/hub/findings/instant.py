@@ -1,6 +1,9 @@
 """State of the hub at an instant, taken on the event loop for a judgement on a thread."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -29,6 +32,7 @@ class HubInstant(msgspec.Struct, frozen=True, kw_only=True):
         is_ingesting: whether batches are accepted.
         down_seconds: time without a hub process before this one; None if it is unknown.
         flush_lag_seconds: age of the oldest batch that is not in the store.
+        disk_free_ratio: free space of the fullest file system of the hub; None if it is unknown.
         log_used_ratio: backlog of the log as a share of its limit.
         counts: counters since the start by input of the hub.
         unknown_names: names of imported metrics and labels that no table has.
@@ -43,6 +47,7 @@ class HubInstant(msgspec.Struct, frozen=True, kw_only=True):
     is_ingesting: bool
     down_seconds: float | None
     flush_lag_seconds: float
+    disk_free_ratio: float | None
     log_used_ratio: float
     counts: Mapping[str, int]
     unknown_names: frozenset[str]
@@ -77,6 +82,7 @@ class InstantSource:
         counters: Counters,
         wal: Wal,
         flush_lag_seconds: Callable[[], float],
+        disk_free_ratio: Callable[[], float | None],
         readiness: ReadinessCheck,
     ) -> None:
         self._liveness = liveness
@@ -87,6 +93,7 @@ class InstantSource:
         self._counters = counters
         self._wal = wal
         self._flush_lag = flush_lag_seconds
+        self._disk_free_ratio = disk_free_ratio
         self._readiness = readiness
 
     async def take(self) -> HubInstant:
@@ -107,12 +114,26 @@ class InstantSource:
             is_ingesting=not self._ingest_clock.is_not_ingesting,
             down_seconds=self._ingest_clock.down_seconds,
             flush_lag_seconds=self._flush_lag(),
+            disk_free_ratio=await asyncio.to_thread(self._disk_free_ratio),
             log_used_ratio=self._wal.used_ratio,
             counts=_counts(self._counters),
             unknown_names=frozenset({**self._counters.unknown_metrics, **self._counters.unknown_labels}),
             registry_error=registry_error,
             store_error=store_error,
         )
+
+
+def disk_free_ratio(folders: Iterable[Path]) -> float | None:
+    """Return the smallest share of space that a process without privileges may use; None if it is unknown."""
+    found = []
+    for one in folders:
+        try:
+            system = os.statvfs(one)
+        except OSError:
+            continue
+        if system.f_blocks:
+            found.append(system.f_bavail / system.f_blocks)
+    return min(found, default=None)
 
 
 def _counts(counters: Counters) -> dict[str, int]:

@@ -55,6 +55,7 @@ HUB_FAULTS: Mapping[str, HubFault] = MappingProxyType(
             closes=3,
             others=("hub.flush_lag",),
         ),
+        "hub.disk_filling": HubFault(text="a disk with 8 % of free space, for 5 min", opens=2, closes=3),
         "hub.quarantine": HubFault(
             text="a sender with batches that do not fit the store, for 1 min",
             opens=1,
