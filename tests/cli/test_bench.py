@@ -1,5 +1,6 @@
 """`gpufleet bench` as a process: captures of this machine, comparisons and reports."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 from tests.support.benchmarks import document, measured, noisy
 from tests.support.command import gpufleet
 from tests.support.hostile import CONTROLS, HOSTILE
+from tests.web.hub.site import running_site
 
 
 @pytest.fixture
@@ -138,3 +140,30 @@ def test_hostile_texts_do_not_reach_the_terminal(format: str, folder: Path) -> N
     for arguments in (["compare", *files(folder)], ["report", str(folder)]):
         done = gpufleet("bench", *arguments, "--format", format)
         assert not (CONTROLS - set("\t\u2028")) & set(done.stdout + done.stderr)
+
+
+async def test_posted_capture_is_in_the_hub(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    options = ("--repeat", "1", "--out", str(tmp_path / "out"), "--post", "--config", str(config))
+    environment = {"PATH": str(tmp_path)}
+    async with running_site(tmp_path) as site:
+        config.write_text(f'state = "{tmp_path}"\n[hub]\nurl = "{site.hub.url}"\n')
+        done = await asyncio.to_thread(gpufleet, "bench", "capture", *options, env=environment)
+        assert done.returncode == 0, done.stderr
+        (path,) = (tmp_path / "out").glob("*.json")
+        _, (record,) = await site.request("/v1/benchmarks")
+        assert (record["cluster"], record["bytes"]) == ("local", path.stat().st_size)
+        assert (await site.text(f"/v1/benchmarks/{record['id']}")).encode() == path.read_bytes()
+        config.write_text(f'cluster = "other"\n{config.read_text()}')
+        refused = await asyncio.to_thread(gpufleet, "bench", "capture", *options, env=environment)
+        assert (refused.returncode, "not served here" in refused.stderr) == (1, True)
+        assert len(list((tmp_path / "out").glob("*.json"))) == 2  # the file remains
+        assert len((await site.request("/v1/benchmarks"))[1]) == 1
+
+
+def test_post_without_a_hub_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text("")
+    done = gpufleet(
+        "bench", "capture", "--post", "--config", str(tmp_path / "agent.toml"), "--out", str(tmp_path / "out")
+    )
+    assert (done.returncode, (tmp_path / "out").exists()) == (2, False)

@@ -8,7 +8,17 @@ from litestar import get
 
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.model.access import LOCAL, Principal, Role
-from gpufleet.web.hub.access import ACCESS, BATCHES, LOGS, METRICS, WRITE, Authenticator, denial_reason, is_open
+from gpufleet.web.hub.access import (
+    ACCESS,
+    BATCHES,
+    BENCHMARKS,
+    LOGS,
+    METRICS,
+    WRITE,
+    Authenticator,
+    denial_reason,
+    is_open,
+)
 from gpufleet.web.hub.app import build_api
 from tests.fakes.clock import FakeClock
 from tests.security.guarded import Guarded, Reply
@@ -18,6 +28,9 @@ NONE, S, T, O, A = None, Role.SENDER, Role.TENANT, Role.OPERATOR, Role.ADMIN  # 
 # A second copy on purpose: the enforced table is compared with it.
 EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("POST", "/v1/batches"): {S},
+    ("POST", "/v1/benchmarks"): {S},
+    ("GET", "/v1/benchmarks"): {O, A},
+    ("GET", "/v1/benchmarks/{capture_id}"): {O, A},
     ("GET", "/v1/allocations"): {T, O, A},
     ("GET", "/v1/allocations/{allocation_id}"): {T, O, A},
     ("GET", "/v1/allocations/{allocation_id}/metrics"): {T, O, A},
@@ -75,14 +88,13 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
 def api() -> Any:
     authenticator = Authenticator(None, counters=Counters(), clock=FakeClock())
     nothing = cast("Any", None)  # no request reaches them
-    return build_api(authenticator, nothing, nothing, nothing, nothing, nothing, nothing)
+    return build_api(authenticator, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
 def test_routes_and_access_table_match() -> None:
     routes = {(method, route.path_format) for route in api().routes for method in route.methods if method != "OPTIONS"}
-    assert (
-        routes | {("POST", BATCHES), ("POST", WRITE), ("POST", METRICS), ("POST", LOGS)} == set(ACCESS) == set(EXPECTED)
-    )
+    endpoints = {("POST", path) for path in (BATCHES, BENCHMARKS, WRITE, METRICS, LOGS)}
+    assert routes | endpoints == set(ACCESS) == set(EXPECTED)
 
 
 @pytest.mark.parametrize("route", EXPECTED)
@@ -124,7 +136,7 @@ async def test_each_role_on_each_route(site: Guarded) -> None:
         for (method, route), expected in EXPECTED.items():
             path = route.replace("{allocation_id}", "x").replace("{cluster_id}", "x").replace("{machine_id}", "x")
             path = path.replace("{gpu_id}", "x").replace("{path}", "x")
-            path = path.replace("{finding_id}", "x").replace("{silence_id}", "x")
+            path = path.replace("{capture_id}", "x").replace("{finding_id}", "x").replace("{silence_id}", "x")
             reply: Reply = await site.request(path, secret, method)
             if role in expected:
                 assert reply.status not in (401, 403), f"{method} {path}"

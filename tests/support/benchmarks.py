@@ -11,9 +11,10 @@ import jsonschema
 import msgspec
 
 from gpufleet.bench.compare import LoadedCapture
-from gpufleet.bench.document import BENCHMARK_SCHEMA, BenchmarkDocument, CapturedMachine
+from gpufleet.bench.document import BenchmarkDocument, CapturedMachine
 from gpufleet.bench.folder import DIGESTS
 from gpufleet.model.absence import Reason
+from gpufleet.model.api.benchmarks import BENCHMARK_SCHEMA
 from gpufleet.probe.measurements import describe
 from gpufleet.probe.records import Better, CommandRecord, Fact, MeasuredUnit, Measurement, RawOutput
 

@@ -9,8 +9,9 @@ import datetime as dt
 import msgspec
 
 from gpufleet import __version__
-from gpufleet.bench.document import BENCHMARK_SCHEMA, BenchmarkDocument, CapturedMachine
+from gpufleet.bench.document import BenchmarkDocument, CapturedMachine
 from gpufleet.bench.workloads import Progress, WorkloadRunner
+from gpufleet.model.api.benchmarks import BENCHMARK_SCHEMA
 from gpufleet.model.commands import CommandGroup
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance

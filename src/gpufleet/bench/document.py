@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args
 
 import msgspec
 
+from gpufleet.model.api.benchmarks import BENCHMARK_SCHEMA, MAX_CAPTURE_BYTES
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
 from gpufleet.model.reading import Provenance
 from gpufleet.probe.records import (
@@ -18,9 +19,7 @@ from gpufleet.probe.records import (
     Text,
 )
 
-BENCHMARK_SCHEMA = "gpufleet.benchmark/1"
-
-MAX_BYTES = 16 << 20
+MAX_BYTES = MAX_CAPTURE_BYTES
 """Maximum size of a document from a file."""
 
 MAX_LABELS = 32

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -17,6 +18,8 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.text import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpufleet.bench.capture import CaptureRequest
     from gpufleet.bench.compare import Comparison
     from gpufleet.bench.document import BenchmarkDocument
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 FOLDER = Path("dist/benchmarks")
 MAX_REPEATS, MAX_LABELS = 100, 32
 """As in `bench.document`, which is imported on use."""
+
+POST_SECONDS = 60.0
+"""Time limit of posting a capture."""
 
 _LABEL = re.compile(r"([a-z][a-z0-9_.-]{0,62})=(.{1,128})")
 
@@ -74,6 +80,9 @@ def capture(
         int, typer.Option("--repeat", metavar="N", min=1, max=MAX_REPEATS, help="Repeats of each measurement.")
     ] = 5,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the captures.")] = FOLDER,
+    post: Annotated[
+        bool, typer.Option("--post", help="Also post the capture to the hub of the agent's configuration.")
+    ] = False,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
@@ -96,14 +105,42 @@ def capture(
         fio_path=_check_fio(fio, in_guest=guest is not None),
         ib_peer=_check_peer(ib_peer),
     )
+    send = _hub_sender(config) if post else None
     prepare_folder(out)
     document = asyncio.run(_run_capture(request, guest, ib_guest, config))
     path = write_capture(out, document)
     print(f"gpufleet: {clean(str(path))}", file=sys.stderr)
+    content = encode_benchmark(document)
     if json:
-        write_json(encode_benchmark(document))
+        write_json(content)
     else:
         print_tables(_capture_tables(document))
+    if send is not None:
+        send(content)
+
+
+def _hub_sender(config: Path | None) -> "Callable[[bytes], None]":
+    """Return a function that posts a document to the hub of the agent's configuration.
+
+    Raises:
+        OptionError: if the configuration has no hub.
+        ConfigError: if the configuration is invalid.
+    """
+    from gpufleet.cli.bench_target import load_agent
+    from gpufleet.cli.fetch import Access, send
+
+    agent = load_agent(config)
+    url, files = agent.hub.url, (agent.hub.token_file, agent.hub.ca)
+    if url is None:
+        raise OptionError("--post", "the agent's configuration has no hub: set `[hub] url`")
+    token_file, ca = (None if one is None else Path(one) for one in files)
+
+    def post(content: bytes) -> None:
+        path = f"/v1/benchmarks?cluster={quote(agent.cluster, safe='')}"
+        send(url, path, Access(token_file, ca), method="POST", body=content, timeout_seconds=POST_SECONDS)
+        print(f"gpufleet: posted to {clean(url)}", file=sys.stderr)
+
+    return post
 
 
 async def _run_capture(

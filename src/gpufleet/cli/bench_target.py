@@ -35,7 +35,7 @@ async def open_target(guest: str | None, config: Path | None) -> AsyncIterator["
     if guest is None:
         yield CaptureTarget(files=LocalFiles(), commands=LocalExec())
         return
-    async with _open_guest(guest, _load(config)) as opened:
+    async with _open_guest(guest, load_agent(config)) as opened:
         yield CaptureTarget(
             files=ShellFiles(opened.shell, timeout_seconds=FILES_SECONDS),
             commands=ShellExec(opened.shell, MEASURED),
@@ -60,7 +60,7 @@ async def open_peer(guest: str | None, config: Path | None) -> AsyncIterator[tup
     if guest is None:
         yield None
         return
-    async with _open_guest(guest, _load(config)) as opened:
+    async with _open_guest(guest, load_agent(config)) as opened:
         if not opened.address:
             raise CommandError(f"--ib-guest: {opened.channel} has no network address: configure a channel of type ssh")
         yield opened.address, ShellExec(opened.shell, MEASURED)
@@ -79,7 +79,8 @@ async def _open_guest(name: str, config: "AgentConfig") -> AsyncIterator["Opened
         await opened.shell.close()
 
 
-def _load(config: Path | None) -> "AgentConfig":
+def load_agent(config: Path | None) -> "AgentConfig":
+    """Return the agent's configuration. Raises ConfigError."""
     from gpufleet.config.agent import ENV_PREFIX, AgentConfig
     from gpufleet.config.load import load
 

@@ -10,6 +10,7 @@ import msgspec
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
+from gpufleet.hub.captures import CaptureArchive
 from gpufleet.hub.contract.verdicts import ContractVerdicts
 from gpufleet.hub.findings.instant import InstantSource, disk_free_ratio
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
@@ -111,9 +112,10 @@ async def running_hub(
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
     """
     # Imported here: reading a configuration does not load the server.
-    from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE, Authenticator
+    from gpufleet.web.hub.access import BATCHES, BENCHMARKS, LOGS, METRICS, WRITE, Authenticator
     from gpufleet.web.hub.app import HubApp, IngestEndpoint, build_api
     from gpufleet.web.hub.audit import AuditRecorder
+    from gpufleet.web.hub.benchmarks import CaptureEndpoint
     from gpufleet.web.hub.imports import ImportEndpoint
     from gpufleet.web.hub.ingest import BatchEndpoint
     from gpufleet.web.hub.otlp import OtlpFormat
@@ -266,7 +268,8 @@ async def running_hub(
                 clock=clock,
             )
             recorder = AuditRecorder(parts.audit, clock)
-            api = build_api(authenticator, queries, overview, clusters, recorder, status, parts.marks)
+            archive = await loop.run_in_executor(reading, CaptureArchive, config.folder / "benchmarks", clock)
+            api = build_api(authenticator, queries, overview, clusters, recorder, status, parts.marks, archive)
             # Pushed and polled data have separate receivers, so that pushes cannot delay polls.
             push_receiver, pull_receiver = (
                 ImportReceiver(
@@ -293,7 +296,18 @@ async def running_hub(
                 )
                 for path, form in ((WRITE, RemoteWriteFormat()), (METRICS, OtlpFormat()), (LOGS, OtlpFormat(logs=True)))
             }
-            endpoints: dict[str, IngestEndpoint] = {BATCHES: endpoint, **import_endpoints}
+            capture_endpoint = CaptureEndpoint(
+                archive=archive,
+                served=clusters,
+                pressure=pressure,
+                threads=reading,
+                body_timeout_seconds=config.ingest.body_timeout_seconds,
+            )
+            endpoints: dict[str, IngestEndpoint] = {
+                BATCHES: endpoint,
+                BENCHMARKS: capture_endpoint,
+                **import_endpoints,
+            }
             page = PageFiles(requires_token=config.auth == "tokens")
             app = HubApp(authenticator=authenticator, endpoints=endpoints, api=api, recorder=recorder, page=page)
             async with (

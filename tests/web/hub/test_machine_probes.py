@@ -114,6 +114,12 @@ async def test_no_route_starts_a_probe_or_a_capture(site: Site) -> None:
     _, document = await site.request("/openapi.json")
     terms = ("bench", "probe", "capture")
     named = {path: set(one) for path, one in document["paths"].items() if any(term in path for term in terms)}
-    assert named == {"/v1/machines/{machine_id}/probe/changes": {"get"}}
+    assert named == {
+        "/v1/machines/{machine_id}/probe/changes": {"get"},
+        "/v1/benchmarks": {"get"},
+        "/v1/benchmarks/{capture_id}": {"get"},
+    }
     for path in ("/v1/machines/node-a/probe", "/v1/machines/node-a/bench", "/v1/bench", "/v1/captures"):
         assert (await site.request(path, "POST", {}))[0] in (404, 405)
+    # A post stores a document. Anything else is refused.
+    assert (await site.request("/v1/benchmarks?cluster=local", "POST", {"machine": "node-a"}))[0] == 400

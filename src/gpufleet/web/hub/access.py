@@ -35,6 +35,9 @@ QUERY = "/v1/query"
 CALLER = "/v1/access"
 """Path of the description of the caller's own access."""
 
+BENCHMARKS = "/v1/benchmarks"
+"""Path of benchmark captures."""
+
 OPEN: frozenset[Role] = frozenset()
 """Routes that need neither role nor token."""
 
@@ -50,6 +53,9 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("POST", WRITE): _SENDER,  # only for its own cluster
     ("POST", METRICS): _SENDER,
     ("POST", LOGS): _SENDER,
+    ("POST", BENCHMARKS): _SENDER,  # only for its own cluster
+    ("GET", BENCHMARKS): _READS_ALL,
+    ("GET", "/v1/benchmarks/{capture_id}"): _READS_ALL,  # with raw outputs of commands
     ("GET", "/v1/allocations"): _READS_OWN,  # a tenant's own; others are 404
     ("GET", "/v1/allocations/{allocation_id}"): _READS_OWN,
     ("GET", "/v1/allocations/{allocation_id}/metrics"): _READS_OWN,

@@ -6,6 +6,7 @@ from typing import Any
 from litestar import Litestar, Request, get
 from litestar.di import Provide
 
+from gpufleet.hub.captures import CaptureArchive
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.overview import Overview
 from gpufleet.hub.query.status import HubStatus
@@ -18,6 +19,7 @@ from gpufleet.web.hub import parameters
 from gpufleet.web.hub.access import ACCESS, Authenticator, ForbiddenError, respond_unauthenticated
 from gpufleet.web.hub.allocations import AllocationRoutes
 from gpufleet.web.hub.audit import AuditRecorder, AuditRoutes
+from gpufleet.web.hub.benchmarks import BenchmarkRoutes
 from gpufleet.web.hub.callers import CallerRoutes
 from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import EventRoutes
@@ -76,7 +78,7 @@ class HubApp:
         if await METHODS.respond_if_unsupported(scope, send):
             return
         scope["auth"] = principal
-        endpoint = self._endpoints.get(scope["path"])
+        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
         if endpoint is None:
             receive, send = self._recorder.wrap(scope, receive, send, principal)
             await self._api(scope, receive, send)  # type: ignore[arg-type]  # Litestar's names for the same ASGI types
@@ -109,6 +111,7 @@ def build_api(
     recorder: AuditRecorder,
     status: HubStatus,
     marks: ChangeMarks,
+    archive: CaptureArchive,
 ) -> Litestar:
     """Build the API without the ingestion endpoints."""
     return Litestar(
@@ -116,6 +119,7 @@ def build_api(
             AllocationRoutes,
             ClusterRoutes,
             FleetRoutes,
+            BenchmarkRoutes,
             InventoryRoutes,
             HolderRoutes,
             EventRoutes,
@@ -137,6 +141,7 @@ def build_api(
             "clusters": Provide(lambda: clusters, sync_to_thread=False),
             "recorder": Provide(lambda: recorder, sync_to_thread=False),
             "status": Provide(lambda: status, sync_to_thread=False),
+            "archive": Provide(lambda: archive, sync_to_thread=False),
             "marks": Provide(lambda: marks, sync_to_thread=False),
             "authenticator": Provide(lambda: authenticator, sync_to_thread=False),
             "tenant": Provide(tenant_of, sync_to_thread=False),
