@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 UID = "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"
 SECONDS = 120
+REPEATS = 20
+"""Five repeats give a verdict, but not on a busy machine: the spread of both sides is then larger than the medians."""
 
 
 class Bench:
@@ -69,8 +71,9 @@ def run(*arguments: str) -> Done:
 
 
 def test_emulated_guest_is_compared_with_its_host(bench: Bench, vm: VirtualMachine) -> None:
-    host = bench.capture("metal", path=f"{bench.folder / 'bin'}:{os.environ['PATH']}")
-    guest = bench.capture("emulated", "--guest", "slice-17", "--ib-peer", "10.0.2.2")
+    repeats = ("--repeat", str(REPEATS))
+    host = bench.capture("metal", *repeats, path=f"{bench.folder / 'bin'}:{os.environ['PATH']}")
+    guest = bench.capture("emulated", "--guest", "slice-17", "--ib-peer", "10.0.2.2", *repeats)
     documents = [json.loads(path.read_bytes()) for path in (host, guest)]
     assert [one["machine"]["source"] for one in documents] == ["host_local_probe", "slice_guest"]
     assert (documents[1]["machine"]["system_uuid"], documents[1]["machine"]["allocation"]) == (UID, "slice-17")
@@ -82,7 +85,7 @@ def test_emulated_guest_is_compared_with_its_host(bench: Bench, vm: VirtualMachi
     assert "emulated" in table
     compared = json.loads(run("bench", "compare", str(host), str(guest), "--format", "json").stdout)
     (warm,) = [one for one in compared["measurements"] if one["name"] == "nvidia_smi_warm"]
-    assert {warm["other"]["count"], warm["baseline"]["count"]} == {5}
+    assert {warm["other"]["count"], warm["baseline"]["count"]} == {REPEATS}
     assert warm["verdict"] in ("worse", "no_significant_difference")  # the latter if the host is busy
     assert warm["other"]["median"] > warm["baseline"]["median"]
     assert any("emulated" in note for note in compared["notes"])
