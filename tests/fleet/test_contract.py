@@ -149,9 +149,9 @@ CASES = {
     ),
     "driver_works": Case(
         machine(driver_works=False),
-        (MACHINE, machine(driver_works=None)),
+        (MACHINE, machine(driver_works=None), machine(driver_works=None, reporting_gpus=1)),
         (
-            machine(driver_works=None, reporting_gpus=7),
+            machine(driver_works=None, reporting_gpus=0),
             machine(driver_works=None, source=GpuSource.EXPORTER),
             machine(state=State.LOST),
         ),

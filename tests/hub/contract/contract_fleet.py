@@ -49,12 +49,20 @@ class ContractFleet:
         more: returns further batches that are posted each half minute.
     """
 
-    def __init__(self, folder: Path, *, unregistered: Sequence[str] = (), reporting: Sequence[str] = CLUSTERS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        unregistered: Sequence[str] = (),
+        reporting: Sequence[str] = CLUSTERS,
+        roles: tuple[NodeRole, NodeRole] = ROLES,
+    ) -> None:
+        """Start a hub; `roles` are those of the two GPUs of each node in Kubernetes."""
         self.hub = EvaluatedHub(folder, *CLUSTERS)
         self.rewrites: dict[str, list[Rewrite]] = {name: [] for name in CLUSTERS}
         self.more: Callable[[], Sequence[Batch]] = tuple
         start = self.hub.clock.now_ns()
-        fleet = Fleet(FleetSpec(clusters=4, nodes=2, gpus=2, gpu_roles=ROLES, faults=parse_faults(FAULTS, start)))
+        fleet = Fleet(FleetSpec(clusters=4, nodes=2, gpus=2, gpu_roles=roles, faults=parse_faults(FAULTS, start)))
         timing = AgentTiming(start=start, interval=INTERVAL, at_once=True)
         agents: list[SimulatedAgent] = [one for one in create_agents(fleet, timing) if one.cluster != 4]
         collectors = [SimulatedCollector(fleet, number, timing) for number in range(1, 5)]

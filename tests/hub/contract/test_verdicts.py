@@ -14,8 +14,10 @@ from gpufleet.fleet.contract.report import ConformanceStatus
 from gpufleet.hub.findings.failures import CONTRACT
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.contract import ContractWaiver
+from gpufleet.model.machine import MachineKind
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.wire.batch import Batch
+from gpufleet.simulate.fleet.layout import NodeRole
 from tests.hub.contract.contract_fleet import (
     BARE,
     CLEAN,
@@ -56,9 +58,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "head": ("visible", 1, 1, 100.0, 0, 0), "not_visible": (), "items": OF_KUBERNETES,
     },
     BARE: {
-        "head": ("partly_visible", 4, None, 80.0, 4, 1), "not_visible": ("exposition.usage", "exposition.gpus_located"),
+        "head": ("partly_visible", 4, None, 85.0, 4, 1), "not_visible": ("exposition.usage", "exposition.gpus_located"),
         "items": {
-            **dict.fromkeys(("node.agent_version", "node.driver", "node.xids"), UNKNOWN),
+            **dict.fromkeys(("node.agent_version", "node.xids"), UNKNOWN),
             **dict.fromkeys((
                 "node.holders", "metadata.expected_gpus_agree", "metadata.placement", "exposition.usage",
                 "exposition.condition",
@@ -273,6 +275,56 @@ async def test_new_machine_has_time_for_its_first_values(fleet: ContractFleet) -
     assert fleet.statuses(BARE)["exposition.gpus_report"] is UNKNOWN
     await fleet.run(2)
     assert fleet.statuses(BARE)["exposition.gpus_report"] is PARTIAL
+
+
+@pytest.mark.parametrize("role", [NodeRole.VM, NodeRole.VGPU, NodeRole.MIG, NodeRole.IDLE])
+async def test_cluster_of_each_role_of_gpus_is_visible(role: NodeRole, tmp_path: Path) -> None:
+    fleet = ContractFleet(tmp_path, reporting=(CLEAN,), roles=(role, role))
+    await fleet.run(3)
+    assert seen(fleet, CLEAN)["head"] == ("visible", 3, 3, 100.0, 0, 0)
+    fleet.hub.end()
+
+
+def without_values_of_guests(batch: Batch) -> Batch:
+    """Remove the readings of GPUs in guests. The guests answer."""
+    reports = [
+        msgspec.structs.replace(one, samples=tuple([each for each in one.samples if each.view is None]))
+        if one.machine.kind is MachineKind.GUEST
+        else one
+        for one in batch.reports
+    ]
+    return msgspec.structs.replace(batch, reports=tuple(reports))
+
+
+async def test_guests_without_values_hide_their_gpus(tmp_path: Path) -> None:
+    fleet = ContractFleet(tmp_path, reporting=(CLEAN,), roles=(NodeRole.VM, NodeRole.VM))
+    await fleet.run(3)
+    before = fleet.statuses(CLEAN)
+    fleet.rewrites[CLEAN].append(without_values_of_guests)
+    await fleet.run(3)
+    assert flips(before, fleet.statuses(CLEAN)) == {"exposition.gpus_report"}
+    assert fleet.report(CLEAN).metadata.gpus_not_visible == 4
+    await fleet.run(4)
+    assert flips(before, fleet.statuses(CLEAN)) == {"exposition.gpus_report", "freshness.age"}
+    assert fleet.report(CLEAN).metadata.gpus_not_visible == 4  # each GPU once
+    fleet.hub.end()
+
+
+async def test_cluster_without_any_agent_left_keeps_its_tier(tmp_path: Path) -> None:
+    fleet = ContractFleet(tmp_path, reporting=(CLEAN,))
+    await fleet.run(3)
+    fleet.rewrites[CLEAN].append(only_collector)
+    await fleet.run(70)
+    fleet.hub.restart_after(60)
+    await fleet.run(2)
+    head = fleet.report(CLEAN).metadata
+    assert (head.visibility, head.tier, head.reached_tier, head.gpus_not_visible) == ("partly_visible", 3, 1, 4)
+    fleet.hub.end()
+
+
+def only_collector(batch: Batch) -> Batch | None:
+    """Drop the batches of agents."""
+    return batch if batch.sender.endswith("-collector") else None
 
 
 async def test_damaged_history_is_reported_and_never_overwritten(fleet: ContractFleet) -> None:
