@@ -1,4 +1,4 @@
-"""docs/architecture.md: the files of the two data walks exist, and the walk of a remote-write sample is complete."""
+"""docs/architecture.md: its figures are those of code and measurements; the two data walks name every file."""
 
 import asyncio
 import re
@@ -8,15 +8,24 @@ import urllib.request
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
+from gpufleet.agent.agent import BATCH_SECONDS
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
+from gpufleet.config.agent import AgentConfig, LanesConfig
+from gpufleet.config.hub import HubConfig
+from gpufleet.delivery.pacing import FIRST_SECONDS, MAX_SECONDS
 from gpufleet.fleet.contract.records import CheckPlace, Requirement
+from gpufleet.fleet.readings import LONGEST_SECONDS
 from gpufleet.fleet.rules.table import RULES
+from gpufleet.hub.liveness import limits
 from gpufleet.wiring.contract import load_contract
 from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "gpufleet"
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
 STAGES = ("hub/imports/", "hub/receive/", "codecs/", "dialects/", "spool/")
 """Packages between the receiver and the log."""
 
@@ -65,6 +74,68 @@ def test_counts_of_rules_and_items_are_those_of_the_code() -> None:
     musts = sum(one.level is Requirement.MUST for one in items)
     assert f"{len(items)} items about each cluster at the hub, {musts} of them a MUST" in page
     assert set(re.findall(r"\b(\d+) (?:\[rules about the fleet|rules and the \[contract)", page)) == {str(len(RULES))}
+
+
+def test_constants_of_the_tables_are_in_their_files() -> None:
+    pairs = re.findall(r"((?:`\w+`(?:, )?)+): `([\w/]+\.py)`", PAGE)
+    assert len(pairs) > 20
+    for names, file in pairs:
+        text = (SOURCE / file).read_text()
+        missing = {one for one in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{one}\b", text)}
+        assert missing == set(), file
+
+
+AGENT, HUB, LANES = AgentConfig(), HubConfig(), LanesConfig()
+HEARTBEAT, SPOOL, DAYS = AGENT.hub.heartbeat_seconds, AGENT.spool, HUB.retention
+LATE, LATE_GPU = 2 * HEARTBEAT + limits.SLACK_SECONDS, 2 * LANES.fast + limits.SLACK_SECONDS
+STALE, LOST = limits.MIN_STALE_SECONDS / 60, limits.LOST_SECONDS / 60
+DAY, MIB = 86_400, 1 << 20
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        f"late after {LATE:g} s, stale after {STALE:g} min, lost after {LOST:g} min",
+        f"| {LATE:g} s, {STALE:g} min, {LOST:g} min |",
+        f"view `late`; cluster `partial` | {LATE_GPU:g} s; {HUB.stale_after_seconds:g} s",
+        f"after at most about {LANES.fast + BATCH_SECONDS + HUB.flush.interval_seconds:g} s",
+        f"| measure, fast lane | {LANES.fast:g} s | pass {AGENT.readers.nvml.timeout_seconds:g} s",
+        f"| slow, static, event lane | {LANES.slow:g}, {LANES.static:g}, {LANES.event:g} s |",
+        f"| heartbeat | {HEARTBEAT:g} s |",
+        f"request {AGENT.hub.timeout_seconds:g} s; retry after {FIRST_SECONDS / 2:g} to {MAX_SECONDS:g} s",
+        f"| relay | at once | request {HUB.relay.timeout_seconds:g} s;",
+        f"body {HUB.ingest.body_timeout_seconds:g} s",
+        f"{SPOOL.backfill_per_second:g} batches/s of each sender",
+        f"{SPOOL.max_bytes // MIB} MiB, {SPOOL.max_age_seconds / DAY:g} days",
+        f"Ingest continues into the log, {HUB.ingest.wal_max_bytes // (MIB << 10)} GiB",
+        f"{DAYS.raw_days} days raw, {DAYS.rollup_1m_days} days by the minute, {DAYS.rollup_1h_days:,} days by the hour",
+        f"| {HUB.stale_after_seconds:g} s or 3 intervals, at most {LONGEST_SECONDS / 3600:g} h |",
+        f"| holders | {AGENT.holders.interval_seconds:g} s | each source {AGENT.holders.kubelet.timeout_seconds:g} s",
+        f"SLURM {AGENT.holders.slurm.timeout_seconds:g} s; an end needs two complete answers",
+        f"| [rules about the fleet](findings.md#evaluation) | {HUB.findings.interval_seconds:g} s |",
+    ],
+)
+def test_figure_is_that_of_the_code(figure: str) -> None:
+    assert figure in PAGE
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        "0.2 % of a core",
+        "86 MiB",
+        "1,955 batches/s",
+        "74 MiB",
+        "87 MiB",
+        "about 21,000 rows/s",
+        "17,797",
+        "66,667 rows/s",
+        "1.32",
+    ],
+)
+def test_measured_figure_is_in_the_tables_of_performance(figure: str) -> None:
+    assert figure in PAGE
+    assert figure in (ROOT / "docs" / "performance.md").read_text()
 
 
 def test_documented_files_exist() -> None:
