@@ -13,7 +13,7 @@ from gpufleet.fleet.contract.report import ConformanceReport, conformance_report
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.wiring.contract import load_contract
 from tests.support.command import gpufleet
-from tests.support.contract_facts import SPEC, cluster, machine
+from tests.support.contract_facts import SPEC, bare, cluster, machine
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = load_contract()
@@ -88,6 +88,7 @@ def report_of(*reported: int, spec: ClusterSpec = SPEC) -> ConformanceReport:
 
 
 COMPLETE = report_of(8, 8)
+HOSTS = conformance_report(CONTRACT, judge_cluster(CONTRACT, bare()), age_seconds=9.0)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +97,26 @@ COMPLETE = report_of(8, 8)
         (COMPLETE, (), 0),
         (COMPLETE, ("--tier", "3"), 0),
         (COMPLETE, ("--tier", "4"), 1),
+        (HOSTS, ("--tier", "4"), 0),
+        (HOSTS, ("--tier", "0"), 0),
+        (HOSTS, ("--tier", "3"), 1),
         (report_of(8, 7), (), 1),
         (report_of(8, 7), ("--tier", "1"), 0),
         (report_of(8, 8, spec=msgspec.structs.replace(SPEC, contact=None)), ("--tier", "0"), 1),
         (conformance_report(CONTRACT, judge_cluster(CONTRACT, cluster(machines=None))), (), 1),
     ],
-    ids=["visible", "tier", "higher tier", "lost GPU", "lower tier", "no contact", "not judged"],
+    ids=[
+        "visible",
+        "tier",
+        "higher tier",
+        "hosts",
+        "hosts without",
+        "tier of Kubernetes",
+        "lost GPU",
+        "lower tier",
+        "no contact",
+        "not judged",
+    ],
 )
 def test_check_on_a_hub_fails_below_the_tier(
     agent_pages: dict[str, tuple[int, bytes]],

@@ -280,7 +280,7 @@ def items_of(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 CHART_KEYS = frozenset(key for key, _ in items_of(CHART))
 OPEN_ENDED = tuple(f"{key}." for key, value in items_of(CHART) if value == {} or key.endswith("Selector"))
-NAMES = {one.id for one in (*RULES, *load_contract().items)}
+NAMES = {one.id for one in RULES} | {one.id for one in load_contract().items}
 OTHER_NAMES = {"hub.clock_behind_seconds", "holders.detail", "kubevirt.io"}
 """Fields of answers and domains that look like keys of a configuration."""
 

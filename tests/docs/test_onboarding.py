@@ -40,7 +40,7 @@ from tests.support.waiting import wait_until
 from tests.support.walkthrough import FAST, PAGE_CLUSTER, PAGES, Block, Hub, Walk, blocks_of, commands_of, steps_of
 from tests.vm.machine import VirtualMachine
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("onboarding")]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("onboarding")]
 
 Peer = Callable[[str], Path]
 

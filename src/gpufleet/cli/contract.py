@@ -131,8 +131,9 @@ def _check_at_hub(cluster: str, hub: str, tier: int | None, access: Access, *, a
     from gpufleet.cli.output import print_tables, write_json
     from gpufleet.cli.query.contract import report_path, report_tables
     from gpufleet.cli.query.request import decode_answer
+    from gpufleet.fleet.contract.records import HOST_TIERS, KUBERNETES_TIERS
     from gpufleet.fleet.contract.report import ConformanceReport
-    from gpufleet.model.contract import ClusterVisibility
+    from gpufleet.model.contract import ClusterVisibility, Tier
 
     body = get(hub, report_path(cluster), access)
     report = decode_answer(body, ConformanceReport, hub)
@@ -144,7 +145,8 @@ def _check_at_hub(cluster: str, hub: str, tier: int | None, access: Access, *, a
     if tier is None:
         is_met = report.metadata.visibility is ClusterVisibility.VISIBLE
     else:
-        is_met = reached is not None and reached >= tier
+        tiers = HOST_TIERS if reached is Tier.HOSTS else KUBERNETES_TIERS
+        is_met = reached is not None and tier in tiers and reached >= tier
     if not is_met:
         raise typer.Exit(1)
 
