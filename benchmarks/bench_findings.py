@@ -125,6 +125,7 @@ class Hub:
             is_ingesting=True,
             down_seconds=None,
             flush_lag_seconds=0,
+            disk_free_ratio=0.5,
             log_used_ratio=0,
             unknown_names=frozenset(),
             registry_error="",
