@@ -145,7 +145,7 @@ class BenchmarkRoutes(Controller):
     async def get_capture(self, capture_id: FromPath[str], archive: NamedDependency[CaptureArchive]) -> Response[Any]:
         """Return the document."""
         content = await asyncio.to_thread(archive.content, capture_id)
-        headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
+        headers = {"content-disposition": "attachment", "cache-control": "private, no-cache"}
         return Response(content, media_type="application/json", headers=headers)
 
 
