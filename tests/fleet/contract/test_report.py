@@ -1,6 +1,7 @@
 """Report of a cluster: golden files in Markdown and JSON, and texts from outside."""
 
 import datetime as dt
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 from gpufleet.fleet.contract.facts import ClusterFacts, GpuSource, group_machines
 from gpufleet.fleet.contract.history import ClusterHistory, update_history
 from gpufleet.fleet.contract.judge import judge_cluster
-from gpufleet.fleet.contract.report import ConformanceReport, ConformanceStatus, conformance_report
+from gpufleet.fleet.contract.report import ConformanceReport, conformance_report
 from gpufleet.fleet.contract.report_page import render_report
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.contract import ContractWaiver
@@ -65,9 +66,19 @@ def test_report_in_markdown_is_the_golden_file() -> None:
 def test_every_item_of_the_contract_is_in_the_report() -> None:
     items = {one.id: one for area in report().spec.values() for one in area}
     assert items.keys() == {one.id for one in CONTRACT.items}
-    inapplicable = [one for one in items.values() if one.status is ConformanceStatus.NOT_APPLICABLE]
-    assert inapplicable
-    assert all(one.notes or one.evidence for one in inapplicable)
+
+
+def test_items_have_the_fields_of_cncf() -> None:
+    """Each item has the six fields of k8s-ai-conformance, and an inapplicable one has notes."""
+    without_gpus = machine(expected_gpus=0, reporting_gpus=0, source=GpuSource.NONE)
+    idle = conformance_report(CONTRACT, judge_cluster(CONTRACT, cluster(*group_machines([("a", without_gpus)]))))
+    for found in (report(), idle):
+        document = json.loads(msgspec.json.encode(found))
+        items = [one for area in document["spec"].values() for one in area]
+        assert all({"id", "description", "level", "status", "evidence", "notes"} <= one.keys() for one in items)
+        inapplicable = [one for one in items if one["status"] == "N/A"]
+        assert [one["id"] for one in inapplicable if not one["notes"]] == []
+        assert inapplicable
 
 
 def test_report_without_history_has_no_times() -> None:

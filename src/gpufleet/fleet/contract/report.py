@@ -71,8 +71,8 @@ class ConformanceItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     description: str
     level: Requirement
     status: ConformanceStatus
-    evidence: tuple[str, ...] = ()
-    notes: str = ""
+    evidence: tuple[str, ...]
+    notes: str
     remedy: ItemRemedy | None = None
     since: dt.datetime | None = None
     first_seen: dt.datetime | None = None
@@ -259,6 +259,7 @@ def _items(
             description=item.title,
             level=item.level,
             status=ConformanceStatus.NOT_APPLICABLE,
+            evidence=(),
             notes=notes,
         )
 
@@ -267,6 +268,8 @@ def _item(item: ContractItem, verdict: ItemVerdict, tracked: TrackedItem | None)
     notes = [_PHASES.get(verdict.phase, "")]
     if verdict.waived_until is not None:
         notes.append(f"waived until {to_datetime(verdict.waived_until):%Y-%m-%d}: {verdict.waiver}")
+    if verdict.status is ItemStatus.NOT_APPLICABLE:
+        notes.append(verdict.found)
     span = None if tracked is None else tracked.seen.get(verdict.status)
     is_fulfilled = verdict.status in (ItemStatus.MET, ItemStatus.NOT_APPLICABLE)
     return ConformanceItem(
