@@ -139,11 +139,12 @@ def test_older_script_in_the_guest_makes_the_probe_partial(capturing: Capturing)
     assert found.facts["nvidia_gpus"]["value"] == 1
 
 
-def test_rdma_server_is_started_in_a_guest(capturing: Capturing, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--ib-guest", "--ib-peer"])
+def test_rdma_server_is_started_in_a_guest(capturing: Capturing, option: str) -> None:
     server = "#!/bin/sh\n[ $1 = --version ] && echo Version: 6.06 && exit\necho 'Failed to get device' >&2; exit 1\n"
     capturing.guest.program("ib_write_bw", server)
     capturing.guest.program("ib_write_lat", server)
-    found = capturing.capture("--guest", "train-0", "--ib-guest", "train-0")
+    found = capturing.capture("--guest", "train-0", option, "train-0")
     measured = found.measurements["rdma_write_bandwidth"]
     assert (measured["target"], measured["absent"]) == ("127.0.0.1", "reader_failed")
     assert "server on the peer" in measured["detail"]

@@ -98,6 +98,8 @@ def capture(
         raise OptionError("--host", "cannot be used with --guest")
     if ib_peer is not None and ib_guest is not None:
         raise OptionError("--ib-guest", "cannot be used with --ib-peer")
+    if ib_peer is not None and config is not None and _is_guest(ib_peer, config):
+        ib_guest, ib_peer = ib_peer, None
     request = CaptureRequest(
         name=_check_name(name),
         labels=_parse_labels(label or []),
@@ -117,6 +119,14 @@ def capture(
         print_tables(_capture_tables(document))
     if send is not None:
         send(content)
+
+
+def _is_guest(name: str, config: Path) -> bool:
+    """Return whether the agent's configuration lists this virtual machine in `[[guests]]`. Raises ConfigError."""
+    from gpufleet.cli.bench_target import load_agent
+
+    guests = load_agent(config).guests
+    return any(name in (guest.title, guest.name, guest.uid, guest.allocation) for guest in guests)
 
 
 def _hub_sender(config: Path | None) -> "Callable[[bytes], None]":
