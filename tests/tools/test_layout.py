@@ -77,7 +77,10 @@ THROUGH_THE_PACKAGE = {
         ),
         "tests/model",
     ),
-    "model/api": ("answer findings fleet holders inventory kubernetes probe senders sql usage", "tests/web/hub"),
+    "model/api": (
+        "answer benchmarks findings fleet holders inventory kubernetes probe senders sql usage",
+        "tests/web/hub",
+    ),
     "model/stored": ("findings holdings kubernetes ledger readings retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
     "probe": ("facts host_files measurements records", "tests/probe"),

@@ -1,6 +1,8 @@
 """Posted benchmark captures: senders post for their own cluster, operators read, tenants have no access."""
 
 import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +10,18 @@ import pytest
 from gpufleet.bench.document import encode_benchmark
 from gpufleet.model.access import Role
 from gpufleet.model.api.benchmarks import MAX_CAPTURE_BYTES
-from tests.security.guarded import Guarded
+from tests.security.guarded import Guarded, guarded
 from tests.support.benchmarks import document, measured
 
 CONTENT = encode_benchmark(document(measured(values=(1.0, 2.0)), labels={"hugepages": "on"}))
 ID = hashlib.sha256(CONTENT).hexdigest()
 JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Guarded]:
+    async with guarded(tmp_path) as site:
+        yield site
 
 
 async def post(site: Guarded, role: Role, content: bytes = CONTENT, query: str = "", **headers: str) -> tuple[int, Any]:
