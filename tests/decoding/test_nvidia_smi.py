@@ -61,6 +61,13 @@ def test_versions_of_a_driver_without_the_old_names() -> None:
     assert readings["nvidia_cuda_version"].value == "13.3"
 
 
+@pytest.mark.parametrize("message", ["No devices were found", "No supported GPUs were found"])
+def test_message_without_a_gpu_is_a_failure_of_the_reader(message: str) -> None:
+    (snapshot,) = decoded(f"{message}\n".encode()).snapshots
+    assert {status.error_class for status in snapshot.readers} == {Reason.NO_SUPPORTED_GPU}
+    assert {status.last_error for status in snapshot.readers} == {message}
+
+
 def test_lost_gpu_is_lost_and_an_event_beside_surviving_cells() -> None:
     cell = b"<gpu_temp>30 C</gpu_temp>"
     assert cell in H100

@@ -307,7 +307,10 @@ CAPTURE = CaptureFormat(
 MAX_FAILURE_BYTES = 16 << 10
 """Eight failing GPUs print about 1 kB."""
 
-_STARTS = (b"NVIDIA-SMI has failed", b"Failed to initialize NVML", b"No devices were found", b"Unable to determine")
+_STARTS = (
+    *(b"NVIDIA-SMI has failed", b"Failed to initialize NVML", b"Unable to determine"),
+    *(b"No devices were found", b"No supported GPUs were found"),
+)
 """First bytes of a line with a failure message."""
 
 
