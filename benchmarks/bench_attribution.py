@@ -13,8 +13,8 @@ some exporters do; it is scored on whole GPUs that pods hold.
 In the second table, holder sources read the node. A fake kubelet serves the pods over its gRPC protocol, with the
 device ids of the device plugins. Processes and cgroups, also of jobs and virtual machines, are trees of /proc, /sys and
 cgroup file systems on disk, in the forms of several container runtimes. Jobs run on a real SLURM with two nodes: they
-start, end, are requeued, are in arrays, and have steps with fewer GPUs; its controller fails in 8 % of the rounds. The
-truth about a job is what SLURM wrote into its environment. A round in which a waiting job starts is not scored.
+start and end, are in arrays, and have steps with fewer GPUs; its controller fails in 8 % of the rounds. The truth about
+a job is what SLURM wrote into its environment. A round in which a waiting job starts is not scored.
 
 The third table compares the holdings that a hub receives with the true intervals. The agent is killed in 5 % of the
 rounds, and 20 % of its batches cannot be queued. "Wrong" covers more than a round in which the holder did not have the
@@ -41,8 +41,8 @@ from tests.support.slurm_placements import run_over_slurm
 from tests.support.tree_placements import TreeNode
 
 NODES, ROUNDS = 150, 200
-SOURCE_NODES, SOURCE_ROUNDS = 10, 60
-SLURM_RUNS, SLURM_ROUNDS = 2, 50
+SOURCE_NODES, SOURCE_ROUNDS = 5, 40
+SLURM_RUNS, SLURM_ROUNDS = 4, 15
 
 
 def total(*, permitted: bool) -> Score:
