@@ -26,6 +26,7 @@ TIER_1 = CollectConfig(resource_slices=False, resource_claims=False, virtual_mac
 
 LABELS = {"app": "a"}
 CONTAINER = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+POD_SPEC = {"containers": [CONTAINER], "automountServiceAccountToken": False}
 TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [CONTAINER]}}
 SPEC = {"replicas": 0, "selector": {"matchLabels": LABELS}, "template": TEMPLATE}
 
@@ -103,7 +104,7 @@ async def test_every_rule_is_needed_and_no_other_is_used(cluster: ClusterUnderTe
         REPLICA_SETS, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": SPEC}
     )
     metadata = {"name": "web-1-a", "labels": LABELS, "ownerReferences": [controller(owner)]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [CONTAINER]}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD_SPEC}
     await cluster.create(PODS, pod)
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", **gpu_node(f"node-of-{cluster.namespace}")})
 
