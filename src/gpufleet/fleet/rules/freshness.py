@@ -112,7 +112,7 @@ FRESHNESS_RULES = (
         pending_seconds=60,
         explanation="The machine reports, but its static readings are older than two of their intervals.",
         action="Read the errors of the readers of the lane `static` in `gpufleet query nodes`.",
-        unknown_when="The machine never reported static readings.",
+        unknown_when="The machine never reported static readings, or its clock is over 600 s ahead.",
     ),
     FindingRule(
         id="node.gpus_stale",
@@ -131,7 +131,8 @@ FRESHNESS_RULES = (
         explanation="The machine reports, but all readings of its GPUs are old. The effects are hidden from half of "
         "that age on.",
         action="Read the errors of the machine's readers in `gpufleet query nodes`, and restart its agent or exporter.",
-        unknown_when="The driver has no GPUs on the machine, a guest does not answer, or no GPU was ever reported.",
+        unknown_when="The driver has no GPUs on the machine, a guest does not answer, no GPU was ever reported, or the "
+        "machine's clock is over 600 s ahead: its values are then not stored.",
         hides=Hides.BELOW,
     ),
     FindingRule(

@@ -48,7 +48,7 @@ IDENTITY_RULES = (
         explanation="Two machines number their batches under one epoch: a copied image with a spool, or a restored "
         "snapshot.",
         action="Remove the spool folder from the image, and restart the agent of the clone.",
-        unknown_when="The hub started less than 24 h before.",
+        unknown_when="The hub started less than 24 h before, and has rejected fewer batches since.",
     ),
     FindingRule(
         id="gpu.duplicate_uuid",
