@@ -88,7 +88,7 @@ docs: setup ## Render the reference pages that come from the code, and the diagr
 	$(BIN)/python -m tools.diagrams "$$($(BIN)/python tests/support/peers.py list | awk '$$1 == "dot" {print $$2}')"
 
 .PHONY: picture
-picture: setup ## Take the pictures of README.md and docs/web-page.md: pages of a hub with a simulated fleet
+picture: setup ## Record pages of a hub with a simulated fleet, and take the pictures of README.md and docs/web-page.md
 	@$(BIN)/python tests/support/peers.py fetch chromium
 	$(BIN)/python -m tools.picture
 

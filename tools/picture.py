@@ -1,36 +1,35 @@
 """Pictures of the web page for README.md and docs/web-page.md: real pages of a hub and an agent, in Chromium.
 
-python -m tools.picture [FOLDER]
+python -m tools.picture            # record the pages of a new hub, then take the pictures
+python -m tools.picture --again    # after a change of the page: take the pictures of the same recordings
 
-The hub has an hour of a simulated fleet and runs in a temporary folder. Values and times differ from run to run.
+The hub has an hour of a simulated fleet and runs in a temporary folder. Values and times differ from run to run. The
+tests compare each page with its picture: look at every picture before it is committed.
 """
 
 import contextlib
 import json
-import os
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
-import msgspec
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser
 
+from tests.support.chromium import running_chromium
 from tests.support.command import gpufleet
-from tests.support.peers import environment, find
+from tests.support.peers import find
 from tests.support.processes import Gpufleet, free_port
-
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs" / "images"
+from tests.web.page.states import IMAGES, PageState, Picture, load_states, record_state, take_picture
 
 MAX_BYTES = 250_000
 """Maximum size of a picture."""
 
-WIDE, NORMAL, PHONE = (1680, 1040), (1280, 900), (390, 844)
+WIDE, PHONE = (1680, 1040), (390, 844)
 
 CONFIG = 'clusters = ["sim-1", "sim-2"]'
 
@@ -41,31 +40,8 @@ FAULTS = ["--faults", "node-off@+1s:c2/n7,gpu-lost@+1s:c1/n3/g0"]
 LIVE_SECONDS = 130
 """Time for which the fleet reports before the pictures are taken: the rules are evaluated each minute."""
 
-CHART_SECONDS = 4
-"""Time for the charts and tables that are loaded after the readings."""
-
-COLOURING = "utilisation"
-
 DARK_VM = "00000000-0000-0000-0000-000000000007"
 """Virtual machine that nothing reports."""
-
-
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """Picture of a page.
-
-    Attributes:
-        name: name of the file.
-        address: address of the page, after `/ui/`.
-        size: width and height of the window.
-        scheme: colour scheme.
-        heading: heading to which the page is scrolled, or empty for its top.
-    """
-
-    name: str
-    address: str
-    size: tuple[int, int] = NORMAL
-    scheme: Literal["light", "dark"] = "light"
-    heading: str = ""
 
 
 class Site:
@@ -118,33 +94,14 @@ def pictures(site: Site) -> list[Picture]:
     ]
 
 
-def take(browser: Browser, url: str, picture: Picture, folder: Path) -> None:
-    """Take a picture. Raises SystemExit if it is too large, or the page is wider than its window."""
-    width, height = picture.size
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=picture.scheme, locale="en-GB")
-    page.goto(f"{url}/ui/{picture.address}")
-    _complete(page, picture)
-    page.mouse.move(0, 0)
-    if picture.heading:
-        heading = page.get_by_role("heading", name=picture.heading, exact=True)
-        heading.evaluate("found => found.scrollIntoView()")
-    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    file = folder / f"{picture.name}.png"
-    page.screenshot(path=file)
-    page.close()
-    size = file.stat().st_size
-    print(f"{file.name}: {size} bytes")  # noqa: T201 - a command's output
-    if size > MAX_BYTES or overflow:
-        raise SystemExit(f"{file} has {size} bytes, the limit is {MAX_BYTES}; the page is {overflow} pixels too wide")
-
-
-def _complete(page: Page, picture: Picture) -> None:
-    """Wait until a page shows its data."""
-    expect(page.locator("#status")).to_contain_text("Refreshed", timeout=60_000)
-    if picture.address == "#/fleet":
-        page.get_by_label("Colour by").select_option(COLOURING)
-        expect(page.get_by_text("GPUs and holders as of")).to_be_visible(timeout=60_000)
-    page.wait_for_timeout(CHART_SECONDS * 1000)
+def take(browser: Browser, state: PageState) -> None:
+    """Take a picture. Raises SystemExit if it is too large."""
+    content = take_picture(browser, state)
+    file = IMAGES / f"{state.picture.name}.png"
+    file.write_bytes(content)
+    print(f"{file.name}: {len(content)} bytes")  # noqa: T201 - a command's output
+    if len(content) > MAX_BYTES:
+        raise SystemExit(f"{file} has {len(content)} bytes, the limit is {MAX_BYTES}")
 
 
 @contextlib.contextmanager
@@ -175,24 +132,27 @@ def running_agent(folder: Path) -> Iterator[str]:
         yield url
 
 
+def record(browser: Browser) -> None:
+    """Run a hub with a simulated fleet and an agent, and record the states of their pages."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = stack.enter_context(running_agent(folder))
+        record_state(browser, url, Picture(name="agent", address="", site="agent")).save()
+        site = stack.enter_context(running_hub(folder))
+        for picture in pictures(site):
+            record_state(browser, site.url, picture).save()
+
+
 def main() -> None:
-    """Run a hub with a simulated fleet, and take the pictures."""
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    target.mkdir(parents=True, exist_ok=True)
+    """Record states unless `--again` is given, and take their pictures."""
     chromium = find("chromium")
     if chromium is None:
         raise SystemExit("Chromium is missing: run `python tests/support/peers.py fetch chromium`")
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox"], env={**os.environ, **environment("chromium")}
-        )
-        stack.callback(browser.close)
-        take(browser, stack.enter_context(running_agent(folder)), Picture(name="agent", address=""), target)
-        site = stack.enter_context(running_hub(folder))
-        for picture in pictures(site):
-            take(browser, site.url, picture, target)
+    with running_chromium(chromium) as browser:
+        if sys.argv[1:] != ["--again"]:
+            record(browser)
+        for state in load_states():
+            take(browser, state)
 
 
 if __name__ == "__main__":

@@ -68,13 +68,11 @@ export class Chart {
     const width = Math.max(240, this.#holder.clientWidth);
     const values = series.flatMap((one) => one.points.map(([, value]) => value)).filter((value) => value !== null);
     const [low, high] = domain(unit, values);
-    // The first step can begin before the range.
-    const x = (at) =>
-      MARGIN.left + (Math.max(0, at - start) / (end - start)) * (width - MARGIN.left - MARGIN.right);
+    const x = (at) => MARGIN.left + ((at - start) / (end - start)) * (width - MARGIN.left - MARGIN.right);
     const y = (value) =>
       HEIGHT - MARGIN.bottom - ((value - low) / (high - low)) * (HEIGHT - MARGIN.top - MARGIN.bottom);
     this.#x = x;
-    const at = this.#instants;
+    const instants = this.#instants;
     const svg = shape("svg", {
       width,
       height: HEIGHT,
@@ -93,8 +91,8 @@ export class Chart {
       },
     });
     for (const [first, last] of this.#gaps) {
-      const from = Math.max(MARGIN.left, x(at[first]));
-      const to = Math.min(width - MARGIN.right, x(at[last] + step));
+      const from = Math.max(MARGIN.left, x(instants[first]));
+      const to = Math.min(width - MARGIN.right, x(instants[last] + step));
       const gap = {
         class: "gap",
         x: from,
@@ -129,13 +127,18 @@ export class Chart {
       const line = { class: "event", x1: x(event.at), x2: x(event.at), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom };
       svg.append(shape("line", line, shape("title", null, printable(`${clockText(event.at)} ${event.text}`))));
     }
+    // The first step can begin before the range: the inner element clips its line.
+    const inner = { x: MARGIN.left, y: 0, width: width - MARGIN.left - MARGIN.right, height: HEIGHT };
+    const lines = shape("svg", { ...inner, viewBox: `${inner.x} 0 ${inner.width} ${HEIGHT}` });
+    svg.append(lines);
     series.forEach((one, index) => {
       for (const run of runs(one.points)) {
         const style = `line line-${index % COLOURS}${index >= COLOURS ? " dashed" : ""}`;
         if (run.length === 1) {
-          svg.append(shape("circle", { class: `${style} single`, cx: x(run[0][0]), cy: y(run[0][1]), r: 2 }));
+          const at = Math.max(MARGIN.left + 2, x(run[0][0]));
+          lines.append(shape("circle", { class: `${style} single`, cx: at, cy: y(run[0][1]), r: 2 }));
         } else {
-          svg.append(
+          lines.append(
             shape("polyline", { class: style, points: run.map(([when, value]) => `${x(when)},${y(value)}`).join(" ") }),
           );
         }
