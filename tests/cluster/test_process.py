@@ -14,8 +14,9 @@ from gpufleet.holders.kubernetes.lease import DURATION_SECONDS
 from gpufleet.holders.kubernetes.resources import PODS
 from tests.fakes.kube_api import FakeKubeApi
 from tests.holders.kubernetes.conftest import CLUSTERS
+from tests.support import kube
 from tests.support.hub_state import prepare_state
-from tests.support.kube import ClusterUnderTest, KubeServer, tested_cluster
+from tests.support.kube import ClusterUnderTest, KubeServer
 from tests.support.kube_objects import NODE_KEY, NOWHERE, POD_KEY, Object, gpu_node, gpu_pod
 from tests.support.processes import Gpufleet, free_port, get_json
 from tests.support.waiting import PATIENCE, wait_until_async
@@ -132,7 +133,7 @@ async def test_replicas_that_end_in_turn_lose_nothing(site: FakeSite) -> None:
 async def test_replicas_killed_in_turn_at_a_real_api_server_lose_nothing(
     kind: str, real_server: Callable[[], KubeServer], tmp_path: Path
 ) -> None:
-    async with tested_cluster(kind, tmp_path, real_server) as cluster:
+    async with kube.tested_cluster(kind, tmp_path, real_server) as cluster:
         site = Site(tmp_path, cluster.kubeconfig, cluster.namespace)
         with site.stack:
             await cluster.create(PODS, _pod(cluster, "first"))
