@@ -102,11 +102,12 @@ def test_complete_cluster_has_full_progress() -> None:
     ("given", "missing"),
     [
         (record(machines={State.LIVE: 1}), {StepCheck.REGISTERED, StepCheck.EXPECTED_GPUS, StepCheck.ALL_GPUS}),
-        (record(spec=SPEC, machines={State.LIVE: 1, State.LOST: 1}), {StepCheck.ALL_MACHINES}),
+        (record(spec=SPEC, machines={State.LIVE: 1, State.LOST: 1}), {StepCheck.POOL, StepCheck.ALL_MACHINES}),
+        (record(spec=SPEC, machines={State.LIVE: 2, State.LOST: 1}), {StepCheck.ALL_MACHINES}),
         (record(spec=SPEC, machines={State.LIVE: 1}, reporting=7), {StepCheck.ALL_GPUS}),
         (record(spec=SPEC, machines={State.LIVE: 1}, closed_at=NOW), {StepCheck.REGISTERED}),
         (record(spec=SPEC, machines={State.LIVE: 1}, state=State.STALE), {StepCheck.LIVE}),
-        (record(spec=SPEC), {StepCheck.FIRST_MACHINE, StepCheck.ALL_MACHINES}),
+        (record(spec=SPEC), {StepCheck.FIRST_MACHINE, StepCheck.POOL, StepCheck.ALL_MACHINES}),
     ],
 )
 def test_missing_condition_keeps_its_step_open(given: ClusterRecord, missing: set[StepCheck]) -> None:

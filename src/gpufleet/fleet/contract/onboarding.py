@@ -197,6 +197,13 @@ def _first_machine(record: ClusterRecord) -> Outcome:
     return (None, "unknown") if counts is None else (counts.get(State.LIVE, 0) > 0, _counted(counts))
 
 
+def _pool(record: ClusterRecord) -> Outcome:
+    counts = _machines(record)
+    if counts is None:
+        return None, "unknown"
+    return counts.get(State.LIVE, 0) > 1 or counts == {State.LIVE: 1}, _counted(counts)
+
+
 def _all_machines(record: ClusterRecord) -> Outcome:
     counts = _machines(record)
     return (None, "unknown") if counts is None else (counts.keys() == {State.LIVE}, _counted(counts))
@@ -227,6 +234,7 @@ _CHECKS: Mapping[StepCheck, Callable[[ClusterRecord], Outcome]] = {
     StepCheck.LIVE: _live,
     StepCheck.COLLECTOR: _collector,
     StepCheck.FIRST_MACHINE: _first_machine,
+    StepCheck.POOL: _pool,
     StepCheck.ALL_MACHINES: _all_machines,
     StepCheck.ALL_GPUS: _all_gpus,
 }

@@ -34,6 +34,7 @@ class StepCheck(enum.StrEnum):
     LIVE = "live"  # the newest report describes the present
     COLLECTOR = "collector"  # a cluster collector reports
     FIRST_MACHINE = "first_machine"  # a machine is live
+    POOL = "pool"  # several machines are live, or the only one is
     ALL_MACHINES = "all_machines"  # every machine that is not retired is live
     ALL_GPUS = "all_gpus"  # as many GPUs report as are expected
 
@@ -122,7 +123,11 @@ _JOIN = OnboardingStep(
     "gpufleet join URL --cluster CLUSTER --token-file CLUSTER.token --ca ca.crt",
     StepCheck.FIRST_MACHINE,
 )
+_POOL_OF_HOSTS = OnboardingStep(
+    "Join a pool of nodes", "gpufleet query nodes --cluster CLUSTER --hub URL", StepCheck.POOL
+)
 _ALL = (_LIVE, _EXPECTED, _ALL_MACHINES, _ALL_GPUS)
+_HOSTS = (_REGISTER, _TOKEN, _JOIN, _POOL_OF_HOSTS, *_ALL)
 
 
 def _imported(title: str) -> tuple[OnboardingStep, ...]:
@@ -131,8 +136,8 @@ def _imported(title: str) -> tuple[OnboardingStep, ...]:
     return (_REGISTER, _TOKEN, push, *_ALL)
 
 
-def _charted(tier: Tier) -> tuple[OnboardingStep, ...]:
-    """Return the steps of a cluster with the chart."""
+def _charted(tier: Tier, *more: OnboardingStep) -> tuple[OnboardingStep, ...]:
+    """Return the steps of a cluster with the chart, with `more` between the first node and the pool."""
     if tier is Tier.COLLECTOR:
         return (_REGISTER, _TOKEN, _COLLECTOR, _LIVE, _EXPECTED)
     canary = OnboardingStep(
@@ -140,7 +145,18 @@ def _charted(tier: Tier) -> tuple[OnboardingStep, ...]:
         "helm upgrade --install gpufleet deploy/helm/gpufleet --namespace gpufleet --values values.yaml",
         StepCheck.FIRST_MACHINE,
     )
-    return (_REGISTER, _TOKEN, _COLLECTOR, canary, *_ALL)
+    pool = OnboardingStep(
+        "Set the selector of a pool of nodes",
+        "helm upgrade gpufleet deploy/helm/gpufleet --namespace gpufleet --values values.yaml",
+        StepCheck.POOL,
+    )
+    return (_REGISTER, _TOKEN, _COLLECTOR, canary, *more, pool, *_ALL)
+
+
+_GUEST = OnboardingStep(
+    "Let an owner permit the readings of a virtual machine",
+    "kubectl patch virtualmachine NAME --type=merge --patch-file vm.yaml",
+)
 
 
 _EXPORTER_PODS = StartingPoint(
@@ -215,7 +231,7 @@ STARTING_POINTS: Mapping[tuple[StartingPointName, Tier], StartingPoint] = {
             _DNS,
         ),
         first_value=f"{_AGENT_DELAY}; a new guest is queried each second",
-        steps=_charted(Tier.AGENT),
+        steps=_charted(Tier.AGENT, _GUEST),
     ),
     (StartingPointName.SLURM, Tier.HOSTS): StartingPoint(
         title="SLURM",
@@ -226,7 +242,7 @@ STARTING_POINTS: Mapping[tuple[StartingPointName, Tier], StartingPoint] = {
         labels="None",
         egress=(*_HOST_EGRESS, Connection("agent", "slurmctld", "6817", "SLURM")),
         first_value=_AGENT_DELAY,
-        steps=(_REGISTER, _TOKEN, _JOIN, *_ALL),
+        steps=_HOSTS,
     ),
     (StartingPointName.BARE_METAL, Tier.HOSTS): StartingPoint(
         title="Bare-metal hosts",
@@ -236,7 +252,7 @@ STARTING_POINTS: Mapping[tuple[StartingPointName, Tier], StartingPoint] = {
         labels="None",
         egress=_HOST_EGRESS,
         first_value=_AGENT_DELAY,
-        steps=(_REGISTER, _TOKEN, _JOIN, *_ALL),
+        steps=_HOSTS,
     ),
     (StartingPointName.SLICES, Tier.HOSTS): StartingPoint(
         title="GPU cloud with slices in virtual machines",
@@ -246,7 +262,7 @@ STARTING_POINTS: Mapping[tuple[StartingPointName, Tier], StartingPoint] = {
         labels="UUID of each virtual machine, in its description and in its allocation",
         egress=(*_HOST_EGRESS, Connection("agent", "guest", "22", "SSH")),
         first_value=f"{_AGENT_DELAY}; a new guest is queried each second",
-        steps=(_REGISTER, _TOKEN, _JOIN, *_ALL),
+        steps=_HOSTS,
     ),
 }
 """Starting points by name and tier."""
