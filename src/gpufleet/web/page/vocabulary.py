@@ -22,7 +22,7 @@ SOURCE_TEXTS: Mapping[Provenance, str] = {
     Provenance.SLICE_VGPU_HOST: "Measured by the host for your own vGPU instances only. Your virtual machine does not "
     "report.",
     Provenance.IMPORTED: "Measured by another exporter and imported.",
-    Provenance.UNAVAILABLE: "No source may answer. Readings of a host are never shown in place of yours.",
+    Provenance.UNAVAILABLE: "No source has a current answer. Readings of a host are never shown in place of yours.",
 }
 """Sentence for each source of an answer."""
 
