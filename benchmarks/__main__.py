@@ -7,6 +7,7 @@ NAMES = (
     *("agent", "cluster", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
     *(
         "store",
+        "merging",
         "rollup",
         "usage",
         "lists",

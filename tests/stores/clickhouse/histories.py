@@ -198,13 +198,13 @@ class StoreHistory:
             if left[0] == 0:
                 raise InterruptedInsertError("interrupted")
 
-        handle.insert_arrow = insert_or_fail  # type: ignore[method-assign]
+        handle.insert_arrow = insert_or_fail
         try:
             self.store.write(accepted, token)
         except InterruptedInsertError:
             return True
         finally:
-            handle.insert_arrow = insert  # type: ignore[method-assign]
+            handle.insert_arrow = insert
         return False
 
     def _batch(self, machine: str, delay: int, reports: list[Report]) -> AcceptedBatch:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.costly
 @pytest.mark.timeout(600)
 def test_answers_of_an_embedded_store_equal_a_model(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.stores.clickhouse.histories", tmp_path / "db", str(examples(6, 200))]
+    command = [sys.executable, "-m", "tests.stores.clickhouse.histories", str(tmp_path / "db"), str(examples(6, 200))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -8,12 +8,15 @@ from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import Columns
-from gpufleet.stores.clickhouse.schema.statements import render_alters, render_create, render_merging
+from gpufleet.stores.clickhouse.schema.statements import (
+    render_alters,
+    render_create,
+    render_merge_settings,
+    render_merging,
+)
 from gpufleet.stores.clickhouse.schema.tables import (
     BUSY_TABLES,
-    MERGE_SETTING,
     MIGRATIONS,
-    PARTS_PER_MERGE,
     SCHEMA_VERSION,
     Engine,
     TableDefinition,
@@ -33,13 +36,10 @@ _COMMENTS = (
     "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}"
 )
 
-_WITHOUT_MERGE_SETTING = """
-SELECT name FROM system.tables
-WHERE database = currentDatabase() AND name IN {names:Array(String)} AND position(engine_full, {setting:String}) = 0
-    AND (SELECT count() FROM system.merge_tree_settings WHERE name = {known:String}) = 1
+_DEFINITIONS = """
+SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}
 ORDER BY name
 """
-"""Tables that lack the merge setting; none on a server too old to know the setting."""
 
 
 def migrate(handle: Handle, tables: Sequence[TableDefinition], engine: Engine) -> list[str]:
@@ -109,9 +109,12 @@ def _present_columns(handle: Handle, names: Sequence[str]) -> dict[str, dict[str
 
 def _merge_settings(handle: Handle) -> list[str]:
     """Return statements that set how busy tables merge their parts."""
-    parameters = {"names": list(BUSY_TABLES), "known": MERGE_SETTING, "setting": f"{MERGE_SETTING} = {PARTS_PER_MERGE}"}
-    rows = handle.query(_WITHOUT_MERGE_SETTING, parameters=parameters).result_rows
-    return [render_merging(name) for (name,) in rows]
+    rows = handle.query(_DEFINITIONS, parameters={"names": list(BUSY_TABLES)}).result_rows
+    return [
+        render_merging(name)
+        for name, definition in rows
+        if not all(setting in definition for setting in render_merge_settings())
+    ]
 
 
 def _outdated_views(handle: Handle) -> list[str]:

@@ -2,8 +2,7 @@
 
 from gpufleet.stores.clickhouse.schema.tables import (
     DEDUPLICATION_WINDOW,
-    MERGE_SETTING,
-    PARTS_PER_MERGE,
+    MERGE_SETTINGS,
     Column,
     Engine,
     TableDefinition,
@@ -46,9 +45,14 @@ def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
     return "\n".join(clauses)
 
 
+def render_merge_settings() -> list[str]:
+    """Return the merge settings as in the definition of a table."""
+    return [f"{name} = {number}" for name, number in MERGE_SETTINGS.items()]
+
+
 def render_merging(table: str) -> str:
-    """Return the statement that makes a table merge at least `PARTS_PER_MERGE` parts at a time."""
-    return f"ALTER TABLE {table} MODIFY SETTING {MERGE_SETTING} = {PARTS_PER_MERGE}"
+    """Return the statement that sets how a table merges its parts."""
+    return f"ALTER TABLE {table} MODIFY SETTING {', '.join(render_merge_settings())}"
 
 
 def render_alters(table: TableDefinition, present: dict[str, str]) -> list[str]:

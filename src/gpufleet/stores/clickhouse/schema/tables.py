@@ -18,21 +18,19 @@ SCHEMA_VERSION = 1
 DEDUPLICATION_WINDOW = 10_000
 """Insert tokens kept per table: at one write per second, longer than a crash and its replay take."""
 
-PARTS_PER_MERGE = 8
-"""Minimum number of parts per merge, in tables that get a part from every flush.
+MERGE_SETTINGS = {"min_parts_to_merge_at_once": 8, "merge_selector_base": 10}
+"""Settings of tables that get a part from nearly every flush: the minimum number of parts per merge, and how many times
+as large as its largest part a merged part must be.
 
-By default the engine merges nearly every new part with the one or two before it, and a row is written seven times
-within a minute. Measured with a part of 4,448 rows per second: merging took 236 us of processor time per 8 rows by
-default and 103 us with this setting, with as many parts left (5) and the same processor time for `latest`.
+By default the engine merges nearly every new part with the one or two before it. With the first setting alone, each
+merge includes the result of the previous one until that has 4 MB.
+See `docs/decisions/0029-merges-are-of-parts-of-similar-size.md`.
 """
-
-MERGE_SETTING = "min_parts_to_merge_at_once"
 
 BUSY_TABLES = (
     *("samples", "latest", "dim_samples", "reader_status", "processes", "holdings", "holder_states"),
     *("cluster_objects", "collectors"),
 )
-"""Tables that get a part from nearly every flush."""
 
 TEXT = "LowCardinality(String)"
 STRING = "String"
