@@ -132,6 +132,7 @@ CASES = {
     "gpu.lost": flag("lost"),
     "allocation.partial": Case({"devices": 7, "expected_devices": 8}, {"devices": 8}, {"expected_devices": None}),
     # identity and duplicates
+    "cluster.identity_conflict": count("kubernetes_uids", 2, 1),
     "node.identity_conflict": flag("identity_conflict"),
     "node.duplicate_agent": count("agents", 2, 1),
     "sender.identity_conflict": recent("shared_epoch_batches", firing=3, healthy=2, hours=24),

@@ -88,7 +88,12 @@ def judged_at(kind: ObjectKind, collectors: Iterable[StoredCollector], now: int)
 
 def are_in_conflict(collectors: Sequence[StoredCollector], now: int) -> bool:
     """Return whether present collectors report different clusters by the UID of their namespace `kube-system`."""
-    return len({one.system_uid for one in collectors if one.system_uid and is_current(one, now)}) > 1
+    return len(kubernetes_uids(collectors, now - OBJECT_TTL_NS)) > 1
+
+
+def kubernetes_uids(collectors: Iterable[StoredCollector], since: int) -> frozenset[str]:
+    """Return the UIDs of the namespace `kube-system` that collectors have reported since an instant."""
+    return frozenset([one.system_uid for one in collectors if one.system_uid and one.known_at >= since])
 
 
 def is_present(stored: StoredObject, at: int) -> bool:

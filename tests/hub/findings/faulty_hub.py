@@ -6,20 +6,25 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
-from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.codecs.batch import CONTENT_TYPE, encode
 from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, WritePoint, encode_1
 from gpufleet.hub.imports.receiver import ImportReceiver
 from gpufleet.hub.imports.writers import ImportWriters
 from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Binding, Target
 from gpufleet.model.errors import StoreError, UnstorableError
+from gpufleet.model.kubernetes import CopyState, CopyStatus
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.wire.batch import Batch, ClusterPart
 from gpufleet.runtime import supervise
 from gpufleet.web.hub.imports import ImportEndpoint
 from gpufleet.web.hub.ingest import BatchEndpoint
 from gpufleet.web.hub.remote_write import RemoteWriteFormat
 from tests.fakes.batches import gpu_view
+from tests.fakes.clock import FakeClock
 from tests.hub.findings.evaluated_hub import EvaluatedHub
 from tests.hub.liveness.fake_clock_hub import INTERVAL, STEP, Node
 
@@ -125,6 +130,27 @@ class FaultyHub(EvaluatedHub):
             for gpu in range(2)
         ]
         await _request(self._imports, "/api/v1/write", CONTENT_TYPE_1, encode_1(points))
+
+
+class Collector(Node):
+    """A cluster collector of a Kubernetes cluster of its own, without GPU nodes."""
+
+    def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
+        """Return the next batch."""
+        self.seq += 1
+        at = self.now(clock)
+        nodes = CopyStatus(resource=ObjectKind.NODE.value, state=CopyState.SYNCED, since=at, objects=0)
+        return encode(
+            Batch(
+                cluster=self.cluster,
+                sender=self.name,
+                epoch=self.epoch,
+                seq=self.seq,
+                sent_at=at,
+                heartbeat=Heartbeat(interval_seconds=INTERVAL, version="1", started_at=1),
+                cluster_part=ClusterPart(observed_at=at, system_uid=f"uid-of-{self.name}", copies=[nodes]),
+            )
+        )
 
 
 async def _request(endpoint: BatchEndpoint | ImportEndpoint, path: str, content_type: str, body: bytes) -> int:
@@ -251,6 +277,14 @@ async def many_series(hub: FaultyHub) -> AsyncIterator[None]:
     hub.metrics = (POWER,)
 
 
+async def two_kubernetes_clusters(hub: FaultyHub) -> AsyncIterator[None]:
+    collectors = [Collector(name, CLUSTER) for name in ("collector-a", "collector-b")]
+    hub.nodes += collectors
+    for _ in range(12):
+        yield
+    hub.nodes.remove(collectors[1])
+
+
 async def many_machines(hub: FaultyHub) -> AsyncIterator[None]:
     more = [Node(f"more-{number}", CLUSTER, first_gpu=50 + 2 * number) for number in range(6)]
     hub.nodes += more
@@ -288,6 +322,7 @@ FAULTS: Mapping[str, HubPlay] = {
     "hub.rejecting": invalid_bodies,
     "hub.schema_drift": new_metric,
     "hub.series_churn": many_series,
+    "cluster.identity_conflict": two_kubernetes_clusters,
     "cluster.machine_limit": many_machines,
     "allocation.tenant_overlap": overlapping_tenants,
 }

@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.hub.findings.faulty_hub import LOG_BYTES, FaultyHub
+from gpufleet.model.stored.findings import TransitionKind
+from tests.hub.findings.faulty_hub import CLUSTER, LOG_BYTES, Collector, FaultyHub
 from tests.hub.findings.played_fleet import Play
 
 
@@ -86,5 +87,35 @@ async def test_agent_under_a_new_name_is_no_duplicate(tmp_path: Path) -> None:
         one.name, one.epoch, one.seq = "renamed", "f" * 32, 0
         for _ in range(8):
             assert await hub.pass_minute() == set()
+    finally:
+        hub.end()
+
+
+async def test_rebuilt_kubernetes_cluster_is_no_conflict(tmp_path: Path) -> None:
+    """The new cluster has another UID of kube-system from one minute to the next."""
+    hub = FaultyHub(tmp_path, LOG_BYTES)
+    first, second = Collector("before", CLUSTER), Collector("after", CLUSTER)
+    hub.nodes.append(first)
+    try:
+        for _ in range(4):
+            assert await hub.pass_minute() == set()
+        hub.nodes[-1] = second
+        for _ in range(12):
+            assert await hub.pass_minute() == set()
+    finally:
+        hub.end()
+
+
+async def test_restart_of_the_hub_keeps_a_conflict_of_kubernetes_clusters(tmp_path: Path) -> None:
+    hub = FaultyHub(tmp_path, LOG_BYTES)
+    hub.nodes += [Collector("a", CLUSTER), Collector("b", CLUSTER)]
+    try:
+        for _ in range(8):
+            await hub.pass_minute()
+        assert hub.open_findings["cluster.identity_conflict", CLUSTER].evidence == {"kubernetes_uids": "2"}
+        hub.restart_after(600)
+        for _ in range(8):
+            await hub.pass_minute()
+        assert hub.transitions("cluster.identity_conflict") == [TransitionKind.OPENED]
     finally:
         hub.end()

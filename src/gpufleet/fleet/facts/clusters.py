@@ -40,7 +40,8 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
         retired: whether the hub no longer serves it.
         nearest: its most recent report; None if it never reported.
         newest_value_seconds, expected_gpus, reporting_gpus, zero_utilization_ratio, busy_before_ratio,
-            uptime_seconds, allocated_devices, unattributed_devices, machines_ratio: inputs of the rules.
+            uptime_seconds, allocated_devices, unattributed_devices, kubernetes_uids, machines_ratio: inputs of the
+            rules.
     """
 
     id: str
@@ -54,6 +55,7 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     uptime_seconds: float | None = None
     allocated_devices: int | None = None
     unattributed_devices: int | None = None
+    kubernetes_uids: int | None = None
     machines_ratio: float | None = None
 
 

@@ -11,6 +11,19 @@ _FAMILY = RuleFamily.IDENTITY
 
 IDENTITY_RULES = (
     FindingRule(
+        id="cluster.identity_conflict",
+        scope=RuleScope.CLUSTER,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("kubernetes_uids",),
+        condition=lambda facts, _: over(facts["kubernetes_uids"], 1),
+        pending_seconds=360,
+        explanation="Collectors of several Kubernetes clusters report as one cluster: the UIDs of their namespaces "
+        "`kube-system` differ. A cluster that was rebuilt under the same name does not fire: the old collector stops.",
+        action="Compare the UIDs in `/v1/clusters`, and give each Kubernetes cluster its own id and token.",
+        unknown_when="No collector reported within 5 min, none could read the UID, or the store does not answer.",
+    ),
+    FindingRule(
         id="node.identity_conflict",
         scope=RuleScope.MACHINE,
         family=_FAMILY,

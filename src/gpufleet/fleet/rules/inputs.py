@@ -65,6 +65,7 @@ _CLUSTER = (
     _UPTIME,
     FactInput("allocated_devices", "", "Devices that Kubernetes or SLURM declares as allocated."),
     FactInput("unattributed_devices", "", "Allocated devices without a known holder."),
+    FactInput("kubernetes_uids", "", "UIDs of the namespace kube-system that its collectors reported within 5 min."),
     FactInput("machines_ratio", _R, "Machines that are not retired as a share of `ingest.max_machines`."),
 )
 _MACHINE = (

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from gpufleet.fleet.cluster_objects import kubernetes_uids
 from gpufleet.fleet.contract.facts import ClusterFacts
 from gpufleet.fleet.facts.allocations import allocation_table
 from gpufleet.fleet.facts.clusters import (
@@ -66,6 +67,9 @@ from gpufleet.model.time import NANOS
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import ClusterStore, FactStore
+
+COLLECTOR_SECONDS = 300.0
+"""Age from which on a collector's report about its cluster's identity no longer counts: ten of its intervals."""
 
 
 class GathererStore(FactStore, ClusterStore, Protocol):
@@ -141,7 +145,11 @@ class FactGatherer:
         with failures.part(FLEET):
             tables = self._fleet(states, rows, instant, failures)
         coverage = self._count_coverage(states, instant, failures)
-        readings = self._cluster_readings(states, tables, instant, coverage)
+        collectors: Mapping[str, Sequence[StoredCollector]] | None = None
+        if instant.has_store:
+            with failures.part(COLLECTORS):
+                collectors = self._store.collectors([one.id for one in states])
+        readings = self._cluster_readings(states, tables, instant, coverage, collectors or {})
         senders, unread = self._senders(states, tables.machines, instant), self._unread(states, failures)
         return GatheredFacts(
             FleetFacts.of(
@@ -153,7 +161,9 @@ class FactGatherer:
                 tables.devices,
                 unread=unread,
             ),
-            self._contract_facts(states, GatheredTables(tables, senders, coverage), instant, unread, failures),
+            self._contract_facts(
+                states, GatheredTables(tables, senders, coverage), collectors, instant, unread, failures
+            ),
             self._late_intervals(states),
             failures.reasons,
             self._memory.class_maxima,
@@ -254,14 +264,11 @@ class FactGatherer:
         self,
         states: Sequence[ClusterState],
         tables: GatheredTables,
+        collectors: Mapping[str, Sequence[StoredCollector]] | None,
         instant: HubInstant,
         unread: Container[str],
         failures: PartFailures,
     ) -> Sequence[ClusterFacts]:
-        collectors: Mapping[str, Sequence[StoredCollector]] | None = None
-        if instant.has_store:
-            with failures.part(COLLECTORS):
-                collectors = self._store.collectors([one.id for one in states])
         with failures.part(CONTRACT):
             return contract_facts(states, tables, collectors, instant, unread, self._stale_after)
         return ()
@@ -272,6 +279,7 @@ class FactGatherer:
         tables: FleetTables,
         instant: HubInstant,
         coverage: Mapping[str, Coverage],
+        collectors: Mapping[str, Sequence[StoredCollector]],
     ) -> list[ClusterReading]:
         zero, busy = utilization_shares(tables.devices, tables.machines, len(states))
         before = self._busy.before(self._clock.monotonic(), [one.id for one in states], busy)
@@ -284,6 +292,7 @@ class FactGatherer:
                 zero_utilization_ratio=share,
                 busy_before_ratio=before.get(one.id),
                 uptime_seconds=self._uptime_seconds,
+                kubernetes_uids=_kubernetes_uids(collectors.get(one.id, ()), instant),
                 machines_ratio=one.machines_ratio,
                 **_coverage(coverage.get(one.id), tables.replaced_gpus.get(one.id, 0)),
                 **attribution(one.scanned),
@@ -353,6 +362,12 @@ def _value_age(at: int, instant: HubInstant) -> float | None:
     Values that are not flushed yet can be newer.
     """
     return max(0.0, instant.liveness.unseen_since(at) - instant.liveness.not_flushed) if at else None
+
+
+def _kubernetes_uids(collectors: Sequence[StoredCollector], instant: HubInstant) -> int | None:
+    """Return the number of UIDs of `kube-system`; None without any. Reports that are not flushed yet can be newer."""
+    seconds = COLLECTOR_SECONDS + instant.liveness.not_flushed
+    return len(kubernetes_uids(collectors, instant.liveness.now - int(seconds * NANOS))) or None
 
 
 def _coverage(coverage: Coverage | None, replaced: int) -> dict[str, int | None]:

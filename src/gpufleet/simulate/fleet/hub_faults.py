@@ -68,6 +68,11 @@ HUB_FAULTS: Mapping[str, HubFault] = MappingProxyType(
         "hub.series_churn": HubFault(
             text="twice as many imported series as the series cache has room for", opens=1, closes=62
         ),
+        "cluster.identity_conflict": HubFault(
+            text="collectors of two Kubernetes clusters that report as one cluster, until one of them stops",
+            opens=7,
+            closes=8,
+        ),
         "cluster.machine_limit": HubFault(text="9 of at most 10 machines, until one is retired", opens=1, closes=3),
         "allocation.tenant_overlap": HubFault(
             text="two allocations of a machine to two tenants in the registry, as after the restore of a backup",
