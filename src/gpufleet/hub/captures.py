@@ -6,7 +6,6 @@ engineer who compares captures.
 
 import datetime as dt
 import hashlib
-import os
 import threading
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from gpufleet.model.api.benchmarks import BENCHMARK_SCHEMA, MAX_CAPTURE_BYTES, P
 from gpufleet.model.errors import GpufleetError, NotFoundError, WireError, WireLimitError, WireVersionError
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
+from gpufleet.spool.folder import write_durably
 
 MAX_CAPTURES = 1000
 MAX_BYTES = 1 << 30
@@ -107,8 +107,8 @@ class CaptureArchive:
                 bytes=len(content),
             )
             self._folder.mkdir(parents=True, exist_ok=True)
-            _write(self._document(digest), content)
-            _write(self._folder / f"{digest}.record", msgspec.json.encode(record))
+            write_durably(self._document(digest), content)
+            write_durably(self._folder / f"{digest}.record", msgspec.json.encode(record))
             self._records[digest] = record
             return record, True
 
@@ -134,12 +134,3 @@ class CaptureArchive:
 
     def _document(self, digest: str) -> Path:
         return self._folder / f"{digest}.json"
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(path.suffix + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -63,13 +63,18 @@ def load_epoch(folder: Path) -> str | None:
 
 def save_epoch(folder: Path, epoch: str) -> None:
     """Write the epoch file, durably and atomically."""
-    new = folder / f"{_EPOCH_FILE}.new"
+    write_durably(folder / _EPOCH_FILE, epoch.encode() + b"\n")
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write or replace a file, durably and atomically; a crash leaves at most a file `NAME.new`. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
-        file.write(epoch.encode() + b"\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    new.replace(folder / _EPOCH_FILE)
-    sync_folder(folder)
+    new.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

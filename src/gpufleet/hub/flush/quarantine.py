@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from gpufleet.spool.folder import write_durably
+
 MAX_BYTES = 256 << 20
 """Size limit of the folder; beyond it, batches are only counted and logged."""
 
@@ -25,18 +27,9 @@ class Quarantine:
         if self._size() + len(body) > MAX_BYTES:
             return False
         note = {"received_at": received_at, "step": step, "error": error[:2000]}
-        _write(self._folder / f"{name}.json", msgspec.json.encode(note))
-        _write(self._folder / f"{name}.batch", body)
+        write_durably(self._folder / f"{name}.json", msgspec.json.encode(note))
+        write_durably(self._folder / f"{name}.batch", body)
         return True
 
     def _size(self) -> int:
         return sum(entry.stat().st_size for entry in os.scandir(self._folder))
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(path.suffix + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
