@@ -24,7 +24,7 @@ def test_up_serves_its_urls_and_refuses_a_second_process(site: Site) -> None:
         greeting = process.log.read_text()
 
         urls = re.findall(r"  (http://\S+)$", greeting, re.MULTILINE)
-        assert len(urls) == 6
+        assert len(urls) == 7
         for url in urls:
             process.wait_for(url)
         answer = get_json(next(url for url in urls if "allocations" in url))

@@ -56,7 +56,7 @@ THROUGH_THE_PACKAGE = {
     "holders/processes": ("descriptors files placement records vfio", "tests/holders/processes"),
     "holders/slurm": ("fetch records", "tests/holders/slurm"),
     "hub/contract": ("cluster_facts machine_facts", "tests/hub/contract"),
-    "hub/findings": ("failures gatherer instant states status", "tests/hub/findings"),
+    "hub/findings": ("failures gatherer states status", "tests/hub/findings"),
     "hub/flush": ("quarantine", "tests/hub/flush"),
     "hub/imports": ("receiver request scrape_status", "tests/hub/imports"),
     "hub/liveness": ("states", "tests/hub/liveness"),
