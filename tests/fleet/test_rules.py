@@ -217,7 +217,9 @@ CASES = {
     "gpu.unrepairable_memory": flag("unrepairable_memory"),
     "gpu.retired_pages": count("retired_pages", 10, 9),
     "gpu.nvlink_down": Case(
-        {"nvlinks_active": 17, "nvlinks_of_peers": 18}, {"nvlinks_active": 18}, {"nvlinks_active": None}
+        {"nvlinks_active": 17, "nvlinks_of_peers": 18},
+        {"nvlinks_active": 18, "nvlinks_day_before": 18},
+        {"nvlinks_active": None},
     ),
     "gpu.fabric_unhealthy": flag("fabric_unhealthy"),
     "gpu.pcie_degraded": Case({"pcie_width": 8, "pcie_width_max": 16}, {"pcie_width": 16}, {"pcie_width": None}),
@@ -345,8 +347,11 @@ def test_reference_page_has_every_rule_and_threshold() -> None:
         ("gpu.used_unallocated", {"held": 0, "memory_used_bytes": 2.0**31}, "firing"),
         ("gpu.used_unallocated", {"held": 0}, "unknown"),
         # no bridge on this board; and all links of a board were lost since yesterday
-        ("gpu.nvlink_down", {"nvlinks_active": 0, "nvlinks_of_peers": 4}, "healthy"),
+        ("gpu.nvlink_down", {"nvlinks_active": 0, "nvlinks_of_peers": 4, "nvlinks_day_before": 0}, "healthy"),
         ("gpu.nvlink_down", {"nvlinks_active": 0, "nvlinks_day_before": 4}, "firing"),
+        ("gpu.nvlink_down", {"nvlinks_active": 0, "nvlinks_of_peers": 4}, "unknown"),
+        ("gpu.nvlink_down", {"nvlinks_active": 4, "nvlinks_of_peers": 4}, "unknown"),
+        ("gpu.nvlink_down", {"nvlinks_active": 3, "nvlinks_of_peers": 4}, "firing"),
         # an idle link saves power
         ("gpu.pcie_degraded", {"pcie_generation": 1, "pcie_generation_max": 5, "utilization_ratio": 0}, "healthy"),
         ("gpu.pcie_degraded", {"pcie_generation": 1, "pcie_generation_max": 5, "utilization_ratio": 1}, "firing"),

@@ -36,7 +36,10 @@ SHORTENED = {
 }
 """Times of firing that would take long to simulate with many nodes."""
 
-CLOSING_LATER = {"gpu.replaced", "node.driver_drift", "node.repeat_offender", "sender.identity_conflict", *SHORTENED}
+CLOSING_LATER = {
+    *("gpu.replaced", "gpu.nvlink_down", "node.driver_drift", "node.repeat_offender", "sender.identity_conflict"),
+    *SHORTENED,
+}
 """Rules whose finding closes hours later, most of them a day: the end is not simulated."""
 
 MAX_MINUTES = 120

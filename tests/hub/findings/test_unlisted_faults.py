@@ -55,6 +55,21 @@ async def test_restart_keeps_the_learned_number_of_gpus(tmp_path: Path) -> None:
         play.hub.end()
 
 
+async def test_restart_keeps_a_finding_about_links_that_all_gpus_lost(tmp_path: Path) -> None:
+    """After the restart, the peers of the GPU have as few links, and the day before is not known."""
+    play = Play(tmp_path, "nvlink-down@+2m/3h:c1/n1/g0,nvlink-down@+12m/3h:c1/n1/g1", (1, 1, 2))
+    try:
+        for _ in range(10):
+            await play.pass_minute()
+        assert "gpu.nvlink_down" in play.hub.open_rules
+        play.hub.restart_after(20)
+        for _ in range(10):
+            await play.pass_minute()
+        assert play.hub.transitions("gpu.nvlink_down") == [TransitionKind.OPENED]
+    finally:
+        play.hub.end()
+
+
 async def test_clock_far_ahead_is_the_cause_of_stale_gpus(tmp_path: Path) -> None:
     play = Play(tmp_path, "clock-step=3600@+1m/9m:c1/n1", (1, 2, 2))
     play.register()

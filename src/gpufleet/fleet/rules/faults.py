@@ -1,6 +1,8 @@
 """Rules about faults of GPUs and their machines: state, driver, memory, links, heat and bus. Pure."""
 
-from gpufleet.fleet.rules.logic import Column, all_of, any_known, at_least, over, under
+import numpy as np
+
+from gpufleet.fleet.rules.logic import Column, all_of, any_known, any_of, at_least, over, under
 from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
@@ -39,11 +41,12 @@ def _flag(
 def _has_inactive_links(facts: Columns, _: Limits) -> Column:
     """Compare with the machine's GPUs of the same model, and with the day before.
 
-    A GPU without active links is compared with the day before only: boards without a bridge have none.
+    A GPU without active links is compared with the day before only: boards without a bridge have none. Equality with
+    the peers is no proof of health, because all of them can have lost links.
     """
     active = facts["nvlinks_active"]
     below_peers = all_of(over(active, 0), under(active, facts["nvlinks_of_peers"]))
-    return any_known(below_peers, under(active, facts["nvlinks_day_before"]))
+    return any_of(np.nan_to_num(below_peers), under(active, facts["nvlinks_day_before"]))
 
 
 def _is_link_degraded(facts: Columns, limits: Limits) -> Column:
@@ -171,7 +174,8 @@ _LINK_RULES = (
         pending_seconds=300,
         explanation="The GPU has fewer active NVLinks than its peers on the machine, or than a day before.",
         action="Check bridges, switches and the Fabric Manager, then reset the GPU.",
-        unknown_when="The GPU has no NVLinks, or MIG mode hides them.",
+        unknown_when="The GPU has no NVLinks, MIG mode hides them, or the hub started less than a day before: a "
+        "finding then stays open.",
     ),
     _flag(
         *("gpu.fabric_unhealthy", Severity.CRITICAL, "fabric_unhealthy", "The GPU is unhealthy in its NVLink fabric."),
