@@ -36,6 +36,14 @@ STATE = "gpu_state"
 PROBE_READER = "probe"
 """Reader name of the performance probe."""
 
+GUEST_READINESS = frozenset(
+    {
+        *("guest_seen_timestamp_seconds", "guest_channel_open_timestamp_seconds"),
+        *("guest_first_answer_timestamp_seconds", "guest_driver_ready_timestamp_seconds", "guest_hugepages"),
+    }
+)
+"""Metrics by which the agent of a host completes the probe of a guest."""
+
 MEASURING_LANES = frozenset({Lane.FAST, Lane.SLOW})
 """Lanes that measure the use and condition of a device. The others describe the board, or record events."""
 
@@ -200,12 +208,12 @@ def stored_readings(samples: Iterable[StoredSample], freshness: Freshness) -> tu
 
 
 def probe_readings(samples: Iterable[StoredSample], freshness: Freshness) -> dict[str, Reading]:
-    """Return the readings of a machine's performance probe by catalogue name; empty without one."""
-    return merge(
-        stored_readings(
-            [one for one in samples if one.sample.view is None and one.sample.reader == PROBE_READER], freshness
-        )
-    )
+    """Return the readings of a machine's performance probe, and the readiness of a guest, by catalogue name."""
+    own = [one for one in samples if one.sample.view is None]
+    probe = merge(stored_readings([one for one in own if one.sample.reader == PROBE_READER], freshness))
+    outside = [one for one in own if GUEST_READINESS.intersection(one.sample.values)]
+    readiness = merge(stored_readings(outside, freshness))
+    return probe | {name: reading for name, reading in readiness.items() if name in GUEST_READINESS}
 
 
 def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | None = None) -> dict[str, Reading]:

@@ -44,7 +44,16 @@ def probe(at: int, hugepages: str, provenance: Provenance = Provenance.HOST_LOCA
 def batch(seq: int, at: int, hugepages: str = "2048kB: 0") -> bytes:
     """Encode a host and its guest, each with a probe. Only the host has huge pages of 1 GiB."""
     own = Sample(
-        view=None, reader="guests", lane=Lane.FAST, measured_at=at, values={"guest_state": "ok", "guest_gpus": 1}
+        view=None,
+        reader="guests",
+        lane=Lane.FAST,
+        measured_at=at,
+        values={
+            "guest_state": "ok",
+            "guest_gpus": 1,
+            "guest_channel_open_timestamp_seconds": 1.5,
+            "guest_hugepages": 1,
+        },
     )
     inside = msgspec.structs.replace(
         gpu_sample(gpu_view(7, side=Side.GUEST), at, gpu_power_watts=77.0), provenance=Provenance.SLICE_GUEST
@@ -70,6 +79,15 @@ async def test_list_of_machines_has_probes_on_request_only(site: Site) -> None:
     _, probed = await site.request("/v1/machines?probe=true")
     found = {one["machine"]["name"]: one["probe"]["probe_hugepages"]["value"] for one in probed["items"]}
     assert found == {"node-a": "2048kB: 0", "ml/train-0": "2048kB: 7"}
+
+
+async def test_probe_of_a_guest_has_its_readiness_as_seen_by_its_host(site: Site) -> None:
+    await site.post(batch(1, now()))
+    _, probed = await site.request("/v1/machines?probe=true")
+    found = {one["machine"]["name"]: one["probe"] for one in probed["items"]}
+    outside = {name: reading["value"] for name, reading in found["ml/train-0"].items() if name.startswith("guest_")}
+    assert outside == {"guest_channel_open_timestamp_seconds": 1.5, "guest_hugepages": 1}
+    assert not [name for name in found["node-a"] if name.startswith("guest_")]
 
 
 async def test_answer_of_a_guest_has_no_probe_of_its_host(site: Site) -> None:
