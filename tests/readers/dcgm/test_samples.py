@@ -9,10 +9,11 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import ViewKind
-from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_LOST, EngineState
+from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_INSTANCE, GPU_LOST, EngineState
 from tests.readers.dcgm.engines import reading
 
 UUID, PCI_BUS_ID, POWER, ECC_MODE = 54, 57, 155, 300
+PROFILE, SM_ACTIVITY, DRAM_ACTIVITY = 50, 1002, 1005
 NOT_SUPPORTED, GENERIC_ERROR, RESET_REQUIRED, DRIVER_TIMEOUT = -6, -3, -19, -57
 
 
@@ -89,11 +90,34 @@ async def test_identities_of_zeros_are_not_values(tmp_path: Path) -> None:
     }
 
 
-async def test_lost_mig_device_is_a_lost_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [((COMPUTE_INSTANCE, 1), 252), ((GPU_INSTANCE, 1), PROFILE), ((GPU_INSTANCE, 1), DRAM_ACTIVITY)],
+)
+async def test_lost_mig_device_is_a_lost_gpu(part: tuple[int, int], field: int, tmp_path: Path) -> None:
     engine = EngineState.with_mig(2)
-    engine.part_statuses[COMPUTE_INSTANCE, 1] = {252: GPU_LOST}
+    engine.part_statuses[part] = {field: GPU_LOST}
     async with reading(tmp_path, engine) as (reader, _):
         found = await reader.read(Lane.FAST)
     gpus = [one for one in found.samples if one.view is not None and one.view.kind is ViewKind.GPU]
     assert [one.values["gpu_state"] for one in gpus] == ["lost", "ok"]
     assert [(event.kind, event.view) for event in found.events] == [("gpu_lost", gpus[0].view)]
+
+
+async def test_lost_profiling_field_is_a_lost_gpu(tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    engine.gpus[1].statuses[SM_ACTIVITY] = GPU_LOST
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    assert [of_gpu(found, index).values["gpu_state"] for index in (0, 1)] == ["ok", "lost"]
+    assert [(event.kind, event.view) for event in found.events] == [("gpu_lost", of_gpu(found, 1).view)]
+
+
+async def test_worst_reason_of_a_gpu_and_its_mig_devices_decides(tmp_path: Path) -> None:
+    engine = EngineState.with_mig(2)
+    engine.part_statuses = {(GPU_INSTANCE, 1): {PROFILE: RESET_REQUIRED}, (COMPUTE_INSTANCE, 1): {252: GPU_LOST}}
+    engine.gpus[0].statuses[POWER] = RESET_REQUIRED
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    gpus = [one for one in found.samples if one.view is not None and one.view.kind is ViewKind.GPU]
+    assert [one.values["gpu_state"] for one in gpus] == ["lost", "ok"]

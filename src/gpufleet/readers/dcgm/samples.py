@@ -31,7 +31,7 @@ from gpufleet.readers.dcgm.mapping.device import (
 from gpufleet.readers.dcgm.mapping.mig import NAME as PROFILE
 from gpufleet.readers.dcgm.mapping.mig import map_mig, map_mig_size
 from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, read_row
-from gpufleet.readers.dcgm.session import EngineSession, MigDevice
+from gpufleet.readers.dcgm.session import EngineSession, MigDevice, mig_entities_of
 
 NAME = "dcgm"
 MAX_TEXT_LENGTH = 128
@@ -251,18 +251,17 @@ def modes_of(live: Values) -> EngineGpuModes:
     return EngineGpuModes(mig=int_of(live.get(MIG_MODE)) == 1, guest=is_guest, ecc=has_ecc(live))
 
 
-def lost_reason(live: Values) -> Absent | None:
-    """Return the reason if the GPU is lost or requires a reset, otherwise None."""
-    reasons = (REASONS.get(value.status) for value in live.values())
+def lost_reason(*readings: Values) -> Absent | None:
+    """Return the worst reason if one of the values shows that the GPU is lost or requires a reset, otherwise None."""
+    reasons = (REASONS.get(value.status) for values in readings for value in values.values())
     why = device_reason(reason for reason in reasons if reason is not None)
     return None if why is None else Absent(why)
 
 
 def _lost_reason(readings: PassReadings, gpu: Entity) -> Absent | None:
-    """Return the reason by the values of a GPU and of its MIG devices."""
-    parts = [device.compute_instance for device in readings.mig_devices or () if device.gpu == gpu]
-    found = [lost_reason(readings.live.get(entity, _NOTHING)) for entity in (gpu, *parts)]
-    return next((why for why in found if why is not None), None)
+    """Return the reason by all values of a GPU, of its GPU instances, and of its MIG devices."""
+    entities = (gpu, *mig_entities_of([device for device in readings.mig_devices or () if device.gpu == gpu]))
+    return lost_reason(*(of.get(entity, _NOTHING) for of in (readings.live, readings.watched) for entity in entities))
 
 
 def lost_gpus(readings: PassReadings, views: Mapping[Entity, View]) -> dict[str, Absent]:
