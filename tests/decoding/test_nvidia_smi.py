@@ -78,6 +78,34 @@ def test_lost_gpu_is_lost_and_an_event_beside_surviving_cells() -> None:
     assert [event.kind for event in snapshot.events] == ["gpu_lost"]
 
 
+LOST_MESSAGE = b"Unable to determine the device handle for GPU 00000000:%s: GPU is lost.\n"
+
+
+def test_gpu_that_a_message_reports_as_lost_is_lost() -> None:
+    """The first message is about a GPU with values in the output, the second about a GPU without."""
+    ids = sorted(set(re.findall(rb'<gpu id="00000000:([^"]*)"', H100)))
+    found = decoded(LOST_MESSAGE % ids[0] + LOST_MESSAGE % b"FE:00.0" + H100)
+    (snapshot,) = found.snapshots
+    states = {device.pci_address: device.readings["gpu_state"].value for device in snapshot.devices}
+    lost = {f"0000:{ids[0].decode().lower()}", "0000:fe:00.0"}
+    assert len(states) == len(ids) + 1
+    assert {address for address, state in states.items() if state == "lost"} == lost
+    assert [event.kind for event in snapshot.events] == ["gpu_lost", "gpu_lost"]
+
+
+def test_message_about_a_gpu_of_an_earlier_output_has_its_identity() -> None:
+    rows = [b"0, GPU-%012d, 00000000:1B:00.0, 30" % 1, b"1, GPU-%012d, 00000000:1C:00.0, 31" % 2]
+    head = b"index, uuid, pci.bus_id, temperature.gpu"
+    command = b"# $ nvidia-smi --query-gpu=index,uuid,pci.bus_id,temperature.gpu --format=csv"
+    bar = b"#" * 80
+    sections = {b"# idle :: a": [head, *rows], b"# load :: a": [LOST_MESSAGE.strip() % b"1C:00.0", head, rows[0]]}
+    lines = [line for title, body in sections.items() for line in (bar, title, command, bar, *body, b"")]
+    (snapshot,) = decoded(b"\n".join(lines)).snapshots
+    states = {device.uuid: device.readings["gpu_state"].value for device in snapshot.devices}
+    assert list(states.values()) == ["ok", "lost"]
+    assert None not in states
+
+
 def test_truncated_file_reports_the_count_of_the_driver() -> None:
     """The document reports 8 attached GPUs; the file ends within the third."""
     at = [index for index in range(len(H100)) if H100.startswith(b"<gpu id=", index)][2]

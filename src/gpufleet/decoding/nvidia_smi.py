@@ -27,19 +27,20 @@ from gpufleet.codecs.nvidia_smi import (
     parse_xml,
 )
 from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
-from gpufleet.codecs.nvidia_smi.failure import SENTENCES
+from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_devices
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.values import parse_time, token
 from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.decoding.local_time import ASSUMED, LocalTimeZone, zone_of_capture
 from gpufleet.fleet.device_events import DeviceStates
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.readers.nvidia_smi.machine import (
     NAME,
     count_of,
@@ -50,9 +51,9 @@ from gpufleet.readers.nvidia_smi.machine import (
     reader_error,
 )
 from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, report_unread
-from gpufleet.readers.nvidia_smi.mapping.devices import RequestedMetrics, metrics_of_columns, metrics_of_log
+from gpufleet.readers.nvidia_smi.mapping.devices import GpuModes, RequestedMetrics, metrics_of_columns, metrics_of_log
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES, PROCESSES
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, modes_by_key, with_processes
+from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, lost_sample, modes_by_key, with_processes
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 
 NO_TIME = "the output has no time: the file's time is used"
@@ -100,6 +101,7 @@ def decode_outputs(
     unread: dict[str, str] = {}
     unknown: dict[str, None] = {}
     states = DeviceStates(NAME)
+    known: dict[str, View] = {}  # by PCI address, the only identity in messages
     for outputs in moments:
         records = _records(outputs)
         if not records:
@@ -112,7 +114,7 @@ def decode_outputs(
         elif zone.is_known:
             notes[f"time zone: {zone.origin}"] = None
         at = source.at if local is None else zone.to_ns(local)
-        errors = _add_outputs(machine, outputs, records, at, states)
+        errors = _add_outputs(machine, outputs, records, at, states, known)
         notes |= dict.fromkeys(errors)
         found = report_unread(records, outputs.log.leaves if outputs.log else ())
         unread |= found.unread
@@ -131,24 +133,40 @@ def decode_outputs(
 
 
 def _add_outputs(
-    machine: SnapshotBuilder, outputs: NvidiaSmiOutputs, records: Sequence[DeviceRecord], at: int, states: DeviceStates
+    machine: SnapshotBuilder,
+    outputs: NvidiaSmiOutputs,
+    records: Sequence[DeviceRecord],
+    at: int,
+    states: DeviceStates,
+    known: dict[str, View],
 ) -> list[str]:
     gpus, errors = identify(records)
+    found = {gpu.view.pci_address: gpu.view for gpu in gpus if gpu.view.pci_address is not None}
+    known |= found
     requested = _requested_metrics(outputs)
     if outputs.apps is not None and PROCESSES not in requested.metrics:
         gpus = with_processes(gpus, outputs.apps.rows)
         requested = RequestedMetrics(requested.metrics | {PROCESSES})
     modes = modes_by_key(gpus, {})
-    errors += outputs.log.messages if outputs.log else ()
-    errors += outputs.table.messages if outputs.table else ()
+    messages = [*(outputs.log.messages if outputs.log else ()), *(outputs.table.messages if outputs.table else ())]
+    named = named_devices(messages)
+    errors += messages
     heads = [outputs.log.leaves] if outputs.log is not None else []
     heads += list(outputs.table.rows[:1]) if outputs.table is not None else []
     count = count_of(head.get(name) for head in heads for name in ("attached_gpus", "count"))
     if count is not None and count != len(gpus):
         errors.insert(0, f"the driver counts {count} GPUs, but {len(gpus)} were decoded")
     for lane in LANES:
-        samples = [gpu_sample(gpu, lane, requested, modes[gpu.view.key], at) for gpu in gpus]
-        parts, messages = instance_samples(gpus, outputs.listing, lane, at)
+        samples = [
+            gpu_sample(gpu, lane, requested, modes[gpu.view.key], at, named=named.get(gpu.view.pci_address or ""))
+            for gpu in gpus
+        ]
+        samples += [
+            lost_sample(known.get(address) or _view_of_address(address), lane, requested, GpuModes(), at, Absent(why))
+            for address, why in named.items()
+            if address not in found
+        ]
+        parts, disagreements = instance_samples(gpus, outputs.listing, lane, at)
         own = machine_sample(
             lane,
             at,
@@ -156,10 +174,14 @@ def _add_outputs(
             driver=next((version for texts in heads if (version := driver_of(texts))), None),
             cuda=next((version for texts in heads if (version := cuda_of(texts))), None),
         )
-        errors += [one for one in messages if one not in errors]
+        errors += [one for one in disagreements if one not in errors]
         given = [*samples, *parts, *([own] if own is not None else [])]
         machine.take(given, errors=errors, events=states.change_by_samples(samples))
     return errors
+
+
+def _view_of_address(address: str) -> View:
+    return View(kind=ViewKind.GPU, side=Side.HOST, pci_address=address)
 
 
 def _records(outputs: NvidiaSmiOutputs) -> list[DeviceRecord]:
