@@ -106,6 +106,18 @@ def test_message_about_a_gpu_of_an_earlier_output_has_its_identity() -> None:
     assert None not in states
 
 
+def test_first_row_of_a_lost_gpu_hides_no_version_and_no_name() -> None:
+    rows = [
+        b"GPU-%012d, 00000000:1B:00.0, [GPU is lost], [GPU is lost], [GPU is lost]" % 1,
+        b"GPU-%012d, 00000000:1C:00.0, 590.48.01, node-7, 31" % 2,
+    ]
+    head = b"uuid, pci.bus_id, driver_version, hostname, temperature.gpu"
+    (snapshot,) = decoded(b"\n".join((head, *rows, b""))).snapshots
+    assert snapshot.node.name == "node-7"
+    assert snapshot.host.readings["nvidia_driver_version"].value == "590.48.01"
+    assert [device.readings["gpu_state"].value for device in snapshot.devices] == ["lost", "ok"]
+
+
 def test_truncated_file_reports_the_count_of_the_driver() -> None:
     """The document reports 8 attached GPUs; the file ends within the third."""
     at = [index for index in range(len(H100)) if H100.startswith(b"<gpu id=", index)][2]

@@ -152,7 +152,7 @@ def _add_outputs(
     named = named_devices(messages)
     errors += messages
     heads = [outputs.log.leaves] if outputs.log is not None else []
-    heads += list(outputs.table.rows[:1]) if outputs.table is not None else []
+    heads += outputs.table.rows if outputs.table is not None else ()
     count = count_of(head.get(name) for head in heads for name in ("attached_gpus", "count"))
     if count is not None and count != len(gpus):
         errors.insert(0, f"the driver counts {count} GPUs, but {len(gpus)} were decoded")
@@ -199,9 +199,9 @@ def _requested_metrics(outputs: NvidiaSmiOutputs) -> RequestedMetrics:
 
 
 def _printed_text(outputs: NvidiaSmiOutputs, leaf: str, field: str) -> str | None:
-    """Return a text from the head of the log, or else from the first row of the table."""
+    """Return a text from the head of the log, or else from the first row of the table that has it."""
     texts = [outputs.log.leaves.get(leaf)] if outputs.log is not None else []
-    texts += [row.get(field) for row in outputs.table.rows[:1]] if outputs.table is not None else []
+    texts += [row.get(field) for row in outputs.table.rows] if outputs.table is not None else []
     return next((text for text in texts if text is not None and token(text) is None), None)
 
 
