@@ -144,6 +144,27 @@ async def test_event_has_no_name_that_the_tenant_does_not_know(full: Guarded) ->
     assert {node for node, *_ in await visible_events(full, Role.TENANT, "?allocation=by-id")} == {id_}
 
 
+async def test_events_of_a_machine_are_found_by_the_name_of_the_allocation(full: Guarded) -> None:
+    """A name that the machine had before or after does not select them: it can be of another tenant's time."""
+    await allocate(full, "mine", "acme", "node-a")
+    renamed = Batch(
+        cluster="local",
+        sender="node-a",
+        epoch="0123456789abcdef" * 2,
+        seq=2,
+        sent_at=now(),
+        reports=(MachineReport(machine=Machine(name="renamed-a", machine_id="a" * 32)),),
+    )
+    assert (await full.post(encode(renamed), full.secrets[Role.SENDER])).status == 200
+
+    async def stored() -> bool:
+        return len(full.store.seqs) == 3
+
+    await wait_until_async(stored)
+    assert len(await visible_events(full, Role.TENANT, "?machine=node-a")) == 3
+    assert await visible_events(full, Role.TENANT, "?machine=renamed-a") == []
+
+
 async def test_events_after_the_end_of_an_allocation_are_hidden(full: Guarded) -> None:
     end = dt.datetime.fromtimestamp((now() - 30 * NANOS) / NANOS, dt.UTC).isoformat()
     await allocate(full, "mine", "acme", "node-a", valid_to=end)

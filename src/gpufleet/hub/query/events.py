@@ -1,6 +1,6 @@
 """Event queries: the events visible to an operator, a tenant or an allocation, in pages."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -67,6 +67,16 @@ def _given_names(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> dict[str,
     """Return the machine of an event with its name in the scope of the event; empty if its present name counts."""
     name = next((one.name for one in spans if one.name is not None and _covers(one.span, event)), None)
     return {} if name is None else {event.machine: name}
+
+
+def _is_named(one: _VisibleSpan, name_or_id: str | None, present: Container[str | None]) -> bool:
+    """Return whether a scope is of a machine with this id, or with this name in the scope.
+
+    The present name of a machine does not count where it is not shown: a tenant could guess it.
+    """
+    if name_or_id == one.span.machine:
+        return True
+    return one.span.machine in present if one.name is None else bool(one.name) and one.name == name_or_id
 
 
 def _covers(span: EventSpan, event: StoredEvent) -> bool:
@@ -191,7 +201,7 @@ class EventQueries:
         return [
             one
             for one in spans
-            if (ids is None or one.span.machine in ids) and (cluster is None or one.span.cluster == cluster)
+            if (ids is None or _is_named(one, machine, ids)) and (cluster is None or one.span.cluster == cluster)
         ]
 
     def _visible(
