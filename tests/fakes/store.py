@@ -34,6 +34,7 @@ from gpufleet.model.stored.readings import (
     NewestColumns,
     ReadingChangeQuery,
     StoredReadingChange,
+    StoredText,
     ViewColumns,
 )
 from gpufleet.model.stored.retention import Resolution, Retention
@@ -341,6 +342,22 @@ class MemoryStore:
             for machine in self._machines()
             if any(one.sample.values.get(metric) == text for one in self.latest(cluster, machine))
         )
+
+    def texts_of_views(self, cluster: str, metric: str, text: str) -> tuple[StoredText, ...]:
+        every = [
+            StoredText(
+                machine=machine,
+                view=one.sample.view.key,
+                reader=one.sample.reader,
+                at=one.sample.measured_at,
+                text=value,
+            )
+            for machine in self._machines()
+            for one in self._samples(cluster, machine)
+            if one.sample.view is not None and isinstance(value := one.sample.values.get(metric), str)
+        ]
+        places = {(one.machine, one.view) for one in every if one.text == text}
+        return tuple(sorted((one for one in every if (one.machine, one.view) in places), key=lambda one: one.at))
 
     def _machines(self) -> list[str]:
         return sorted({id_ for _, id_ in self._by_machine})

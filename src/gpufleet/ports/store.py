@@ -21,6 +21,7 @@ from gpufleet.model.stored.readings import (
     NewestColumns,
     ReadingChangeQuery,
     StoredReadingChange,
+    StoredText,
     ViewColumns,
 )
 from gpufleet.model.stored.retention import Retention
@@ -271,6 +272,13 @@ class HistoryStore(Protocol):
 
         Changes are those between successive times of measurement. The first known values are none. Texts are kept
         permanently, integers as long as samples.
+        """
+        ...
+
+    def texts_of_views(self, cluster: str, metric: str, text: str) -> tuple[StoredText, ...]:
+        """Return every text of an info metric of the views that ever had this text, in order of time.
+
+        A text is returned with each time at which the texts of its sample changed.
         """
         ...
 

@@ -437,3 +437,43 @@ async def test_name_of_a_host_does_not_pass_its_former_guests_on(site: Site) -> 
     since = {"valid_from": "2026-03-01T00:00:00Z"}
     assert (await site.request("/v1/allocations/b", "PUT", spec(id_, **since, tenant="u")))[0] == 201
     assert await hours(site) == {"a": (12.0, 12.0), "b": (24.0, 24.0)}
+
+
+async def post_instance(site: Site, seq: int, hour: int, vm: str | None, number: int = 0) -> None:
+    """Post a GPU with a vGPU instance of a virtual machine, or with none, at an hour of a day."""
+    at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+    uuid = f"{number}77c546c-c5a2-4093-bc1b-8051983e7a61"
+    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=uuid, parent="gpu/GPU-1")
+    of_gpu = gpu_sample(gpu_view(1), at)
+    if vm is None:
+        samples: tuple[Sample, ...] = (of_gpu,)
+    else:
+        samples = (of_gpu, gpu_sample(view, at, vgpu_vm_id=vm, vgpu_vm_id_kind="uuid", gpu_utilization_ratio=0.5))
+    await site.post(body(seq, at, samples=samples))
+
+
+async def test_vgpu_of_a_stopped_virtual_machine_stays_in_its_past(site: Site) -> None:
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_A)
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    assert await hours(site) == {"a": (12.0, 12.0)}
+    await post_instance(site, 2, 13, None)
+    assert await hours(site) == {"a": (12.0, 12.0)}
+
+
+async def test_vgpu_is_not_that_of_its_next_virtual_machine_before(site: Site) -> None:
+    """The instance has the same id in two virtual machines: in the first until 12:00, in the second one from 18:00."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_A)
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await put_vm(site, "b", "u", VM_B)
+    await post_instance(site, 2, 18, VM_B)
+    assert await hours(site) == {"a": (12.0, 12.0), "b": (6.0, 6.0)}
+
+
+async def test_vgpu_of_a_restarted_virtual_machine_counts_once(site: Site) -> None:
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_A)
+    await put_vm(site, "a", "t", VM_A)
+    await post_instance(site, 2, 13, VM_A, number=1)
+    assert await hours(site) == {"a": (24.0, 24.0)}

@@ -114,6 +114,11 @@ def instances_of(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[Sto
     return tuple(own)
 
 
+def is_listed(spec: AllocationSpec, uuid: str) -> bool:
+    """Return whether an instance of the virtual machine is in the allocation: it lists no devices, or this one."""
+    return spec.devices is None or _bare(uuid) in map(_bare, spec.devices)
+
+
 def _bare(name: str) -> str:
     """Normalise a vGPU's UUID: the guest's driver adds the prefix `GPU-`, the host's does not."""
     return normalise_uuid(name.removeprefix("GPU-")) or name

@@ -65,7 +65,8 @@ class PhysicalUnits:
     ) -> None:
         """Take the newest samples of every machine by id.
 
-        `left` are GPUs that moved to another machine; `guests` maps a host to the guests among the machines.
+        `left` are GPUs that moved to another machine, and vGPU instances that may have ended. `guests` maps a host to
+        the guests among the machines.
         """
         self._cluster = cluster
         self._left = frozenset(left)
@@ -98,7 +99,7 @@ class PhysicalUnits:
     def whole(self, machine: str) -> list[tuple[str, str]]:
         """Return (id, part) of every GPU that a machine has now, and of those that have left it."""
         current = (key for key, view in self._current.get(machine, {}).items() if view.kind is ViewKind.GPU)
-        left = sorted(key for of, key in self._left if of == machine)
+        left = sorted(key for of, key in self._left if of == machine and key.startswith(f"{ViewKind.GPU}/"))
         found = self.at((machine, key) for key in (*current, *left))
         unread, inside = self._paired.get(machine, (frozenset(), ()))
         own = [one for one in found if one[0] not in unread]

@@ -9,7 +9,9 @@ from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
+from gpufleet.fleet.usage.instances import instance_intervals
 from gpufleet.fleet.usage.residence import (
+    UNBOUNDED,
     Interval,
     gaps,
     last_reported,
@@ -52,6 +54,7 @@ from gpufleet.model.api.usage import (
 )
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
@@ -88,6 +91,14 @@ class _WorkloadHoldings(NamedTuple):
     stored: Mapping[str, Sequence[StoredHolding]]
     machines: frozenset[str]
     ambiguous: frozenset[str] = frozenset()
+
+
+class _VmMachines(NamedTuple):
+    """Guests of a virtual machine, nodes with its vGPU instances, and texts of these instances over time."""
+
+    inside: Sequence[MachineRecord]
+    nodes: Sequence[MachineRecord]
+    texts: Sequence[StoredText]
 
 
 class UsageCalculator:
@@ -205,11 +216,11 @@ class UsageCalculator:
         """
         machines: dict[str, MachineRecord] = {}
         bound: dict[str, tuple[BoundInterval, ...]] = {}
-        inside: dict[str, tuple[list[MachineRecord], list[MachineRecord]]] = {}
+        inside: dict[str, _VmMachines] = {}
         for one in mine:
             if one.spec.kind in VM_KINDS:
                 inside[one.id] = self._of_vm(one)
-                machines.update({host.id: host for hosts in inside[one.id] for host in hosts})
+                machines.update({host.id: host for hosts in inside[one.id][:2] for host in hosts})
                 continue
             bound[one.id] = bound_intervals(one, start, end)
             for interval in bound[one.id]:
@@ -218,7 +229,17 @@ class UsageCalculator:
         machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
         stays = self._stays(cluster, stored)
+        instances = {
+            one.id: instance_intervals(
+                normalise_uuid(one.spec.target.vm_uuid or "") or "",
+                inside[one.id].texts,
+                {node.id: stored.get(node.id, ()) for node in inside[one.id].nodes},
+            )
+            for one in mine
+            if one.id in inside
+        }
         left = [place for place, own in stays.items() if is_left(own)]
+        left += {place for own in instances.values() for place in own}
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
         if places_units:
             place_units(units.by_id.values(), machines, self._joins)
@@ -227,7 +248,7 @@ class UsageCalculator:
             if one.spec.kind in WORKLOAD_KINDS:
                 placed[one.id] = self._of_workload(one, held, units)
             elif one.id in inside:
-                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, stays, start, end)
+                placed[one.id] = self._in_vm(one, inside[one.id], instances[one.id], stored, units, stays, start, end)
             elif bound[one.id]:
                 placed[one.id] = AllocatedUnits(
                     tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, stays))
@@ -334,24 +355,26 @@ class UsageCalculator:
         located = locate(allocation.spec, machines)
         return AllocatedUnits((), located.reason or Reason.TARGET_UNKNOWN, located.detail)
 
-    def _of_vm(self, allocation: Allocation) -> tuple[list[MachineRecord], list[MachineRecord]]:
-        """Return the guests with the target's UUID, and the nodes that may report its vGPU instances."""
+    def _of_vm(self, allocation: Allocation) -> _VmMachines:
+        """Return the guests with the target's UUID, and the nodes that reported vGPU instances of it."""
         cluster, uuid = allocation.spec.target.cluster, normalise_uuid(allocation.spec.target.vm_uuid or "")
         found = self._registry.machines_with_uuid(cluster, uuid) if uuid else ()
-        reporters = set(self._store.reporters_of_text(cluster, slices.VM_ID, uuid) if uuid else ())
+        texts = self._store.texts_of_views(cluster, slices.VM_ID, uuid) if uuid else ()
+        reporters = {one.machine for one in texts}
         for name in allocation.spec.devices or ():
             reporters.update(self._store.reporters_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
         nodes = [one for id_ in sorted(reporters) for one in self._registry.find_machines(cluster, id_)]
-        return (
+        return _VmMachines(
             [one for one in found if one.machine.kind is MachineKind.GUEST],
             [one for one in nodes if one.machine.kind is MachineKind.NODE],
+            texts,
         )
 
     def _in_vm(
         self,
         allocation: Allocation,
-        inside: Sequence[MachineRecord],
-        nodes: Sequence[MachineRecord],
+        vm: _VmMachines,
+        had: Mapping[Place, Sequence[Interval]],
         stored: dict[str, tuple[StoredSample, ...]],
         units: PhysicalUnits,
         stays: Mapping[Place, Sequence[Interval]],
@@ -359,16 +382,18 @@ class UsageCalculator:
         end: int,
     ) -> AllocatedUnits:
         guest_samples = [
-            guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside
+            guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in vm.inside
         ]
-        places: list[Place] = [
-            (node.id, sample.sample.view.key)
-            for node in nodes
+        always = [(0, UNBOUNDED)]
+        places: dict[Place, Sequence[Interval]] = {
+            (node.id, sample.sample.view.key): always
+            for node in vm.nodes
             for sample in slices.instances_of(
                 allocation.spec, guests.MachineSamples(machine=node, stored=stored.get(node.id, ()), readers=())
             )
             if sample.sample.view is not None
-        ]
+        }
+        places |= {one: own for one, own in had.items() if slices.is_listed(allocation.spec, one[1].partition("/")[2])}
         reason, detail = contract.NO_ANSWERER[allocation.spec.kind]
         first, last = validity(allocation)
         first, last = max(first, start), min(last, end)
@@ -379,15 +404,22 @@ class UsageCalculator:
                 turn = BoundInterval(id_, None, since, until)
                 own += [unit for unit in _allocated(turn, units, stays) if unit.start < unit.end]
         seen = {(unit.id, unit.part.name) for unit in own}
-        instances = [(id_, HeldPart(part)) for id_, part in units.at(places) if (id_, part) not in seen]
+        instances = [
+            (id_, HeldPart(part), max(since, first), min(until, last))
+            for place, intervals in places.items()
+            for id_, part in units.at([place])
+            if (id_, part) not in seen
+            for since, until in intervals
+            if max(since, first) < min(until, last)
+        ]
         if not found.ambiguous:
-            own += [AllocatedUnit(*one, first, last) for one in instances]
+            own += [AllocatedUnit(*one) for one in instances]
             return AllocatedUnits(tuple(own), reason, detail)
-        gpus = max((len(units.whole(guest.id)) for guest in inside), default=0)
+        gpus = max((len(units.whole(guest.id)) for guest in vm.inside), default=0)
         own += [
-            AllocatedUnit(*one, since, until)
-            for one in instances
-            for since, until in gaps(found.ambiguous, first, last)
+            AllocatedUnit(id_, part, since, until)
+            for id_, part, begin, end in instances
+            for since, until in gaps(found.ambiguous, begin, end)
         ]
         ambiguous = tuple((since, until, gpus) for since, until in found.ambiguous)
         return AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, AMBIGUOUS, ambiguous)

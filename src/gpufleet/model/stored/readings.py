@@ -149,3 +149,19 @@ class StoredReadingChange(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     before: Value | None
     value: Value | None
+
+
+class StoredText(msgspec.Struct, frozen=True, kw_only=True):
+    """Text of an info metric of a view, from a time of measurement on.
+
+    Attributes:
+        machine, view, reader: the hub's id of the machine, key of the view, and name of the reader.
+        at: nanoseconds since 1970.
+        text: the text.
+    """
+
+    machine: str
+    view: str
+    reader: str
+    at: int
+    text: str

@@ -37,6 +37,9 @@ def test_text_search_uses_the_newest_sample(store: ClickHouseStore, cluster: str
     assert store.reporters_of_text(cluster, "vgpu_vm_id", "vm-4") == ()
     assert store.reporters_of_text(cluster, "vgpu_vm_id_kind", "uuid") == ("m-a", "m-b", "m-c")
     assert store.reporters_of_text(cluster, "vgpu_type", "vm-1") == ()
+    texts = [(one.machine, one.at - T0, one.text) for one in store.texts_of_views(cluster, "vgpu_vm_id", "vm-1")]
+    assert texts == [("m-a", 0, "vm-1"), ("m-b", 0, "vm-1"), ("m-b", NANOS, "vm-2")]
+    assert store.texts_of_views(cluster, "vgpu_vm_id", "vm-4") == ()
 
 
 def test_view_is_found_on_every_machine_that_reported_it(store: ClickHouseStore, cluster: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ResultRow, fetch_newest
@@ -88,6 +89,14 @@ SELECT DISTINCT machine, view, reader, lane, info_set FROM info
 WHERE text = {text:String} AND cluster = {cluster:String} AND metric = {metric:String}
 """
 
+_TEXTS_OF_VIEWS = """
+SELECT DISTINCT machine, view, reader, toUnixTimestamp64Nano(since) AS at, text FROM info
+WHERE cluster = {cluster:String} AND metric = {metric:String} AND (machine, view) IN (
+    SELECT machine, view FROM info
+    WHERE cluster = {cluster:String} AND metric = {metric:String} AND text = {text:String})
+ORDER BY at, machine, view, reader, text
+"""
+
 _CURRENT_SETS = """
 SELECT machine, view, reader, lane, info_set FROM latest FINAL
 WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND view IN {views:Array(String)}
@@ -113,6 +122,16 @@ def fetch_views_with_prefix(
     parameters = {"cluster": cluster, "prefixes": list(prefixes), "limit": limit}
     rows = handle.query(_VIEWS_WITH_PREFIX, parameters=parameters).result_rows
     return tuple((view, machine) for view, machine in rows)
+
+
+def fetch_texts_of_views(handle: Handle, cluster: str, metric: str, text: str) -> tuple[StoredText, ...]:
+    """Return the texts of the views that ever had a text; see `ports.HistoryStore.texts_of_views`."""
+    parameters = {"cluster": cluster, "metric": metric, "text": text}
+    rows = handle.query(_TEXTS_OF_VIEWS, parameters=parameters).result_rows
+    return tuple(
+        StoredText(machine=machine, view=view, reader=reader, at=at, text=of_view)
+        for machine, view, reader, at, of_view in rows
+    )
 
 
 def fetch_reporters_of_text(handle: Handle, cluster: str, metric: str, text: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from gpufleet.model.stored.readings import (
     NewestColumns,
     ReadingChangeQuery,
     StoredReadingChange,
+    StoredText,
     ViewColumns,
 )
 from gpufleet.model.stored.samples import (
@@ -36,6 +37,7 @@ from gpufleet.stores.clickhouse.machines.status import (
     fetch_reporters_of_text,
     fetch_reporters_of_view,
     fetch_shared_gpus,
+    fetch_texts_of_views,
     fetch_views_with_prefix,
 )
 from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
@@ -138,6 +140,11 @@ class StoreQueries:
         """Return changed texts and integers of a machine; see `ports.HistoryStore`."""
         with translate_errors(f"{self._dsn.shown}: changes of readings"):
             return fetch_reading_changes(self._handles.reader, query)
+
+    def texts_of_views(self, cluster: str, metric: str, text: str) -> tuple[StoredText, ...]:
+        """Return the texts of views over time; see `ports.HistoryStore`."""
+        with translate_errors(f"{self._dsn.shown}: texts of views"):
+            return fetch_texts_of_views(self._handles.reader, cluster, metric, text)
 
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         """Return groups of equal GPUs; see `ports.FleetStore`."""
