@@ -477,3 +477,31 @@ async def test_vgpu_of_a_restarted_virtual_machine_counts_once(site: Site) -> No
     await put_vm(site, "a", "t", VM_A)
     await post_instance(site, 2, 13, VM_A, number=1)
     assert await hours(site) == {"a": (24.0, 24.0)}
+
+
+@pytest.mark.parametrize("after", [(), (2,)], ids=["removed", "replaced"])
+async def test_removed_mig_device_stays_in_the_past(site: Site, after: tuple[int, ...]) -> None:
+    """A GPU is divided again after the end of an allocation of its MIG device."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+
+    async def post(seq: int, hour: int, *parts: int) -> None:
+        at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+        gpu = gpu_view(1)
+        of_gpu = gpu_sample(gpu, at, gpu_mig_devices_max=7, gpu_power_watts=1.0)
+        of_parts = [
+            gpu_sample(
+                View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{n}", parent=gpu.key),
+                at,
+                mig_compute_slices=1,
+                gpu_memory_used_bytes=1,
+            )
+            for n in parts
+        ]
+        await site.post(body(seq, at, samples=(of_gpu, *of_parts)))
+
+    await post(1, 6, 1)
+    since = {"valid_from": "2026-03-01T00:00:00Z", "valid_to": "2026-03-01T07:00:00Z"}
+    await site.request("/v1/allocations/a", "PUT", spec("node-a", tenant="t", devices=["MIG-1"], **since))
+    assert await hours(site) == {"a": (1.0, 1.0)}
+    await post(2, 13, *after)
+    assert await hours(site) == {"a": (1.0, 1.0)}

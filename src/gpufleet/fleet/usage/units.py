@@ -3,7 +3,7 @@
 - Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
 - A GPU that its host passed through to a guest is identified by the UUID that the host read before.
 - A view known only by its list position counts only if its machine shows no identified view.
-- A MIG device is a part of its GPU.
+- A MIG device is a part of its GPU, also after it was removed.
 - A vGPU instance and the GPU seen by its guest are the same device, by the instance's UUID. It counts as a device of
   its own, since its share of the GPU is not reported.
 - GPUs that a host could never read, and GPUs that only its guests see, are the same GPUs. The pairing is known only if
@@ -79,6 +79,7 @@ class PhysicalUnits:
             for key, view in known_views(samples).items():
                 is_current = key in self._current[machine]
                 was = (machine, key) in self._left or _was_in_slot(view, self._current[machine], uuids)
+                was = was or (view.kind is ViewKind.MIG and view.uuid is not None)  # its past stays if it is removed
                 if (view.named or not named) and (is_current or was):
                     views[machine, key] = view
         for place, view in views.items():
