@@ -11,6 +11,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side
 from gpufleet.model.wire.batch import MachineReport
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
@@ -98,6 +99,18 @@ async def test_answer_of_a_guest_has_no_probe_of_its_host(site: Site) -> None:
     assert answer["source"] == "slice_guest"
     assert answer["host"]["probe_hugepages"]["value"] == "2048kB: 7"
     assert "1048576kB" not in str(answer)
+
+
+@pytest.mark.parametrize(("age", "shown"), [(60, None), (7200, "2048kB: 5")])
+async def test_tenant_sees_no_probe_from_before_its_allocation(site: Site, age: int, shown: str | None) -> None:
+    """Huge pages and services of a machine are the work of its tenant."""
+    measured = probe(now() - 3600 * 10**9, "2048kB: 5")
+    await site.post(encode(make_batch(1, now(), samples=(gpu_sample(gpu_view(1), now()), measured))))
+    spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "acme"}
+    begin = to_datetime(now() - age * 10**9).isoformat()
+    await site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": begin})
+    _, answer = await site.request("/v1/allocations/a/metrics")
+    assert answer["host"]["probe_hugepages"].get("value") == shown
 
 
 async def test_repeated_sample_of_a_probe_stays_current(site: Site) -> None:

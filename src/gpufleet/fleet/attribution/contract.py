@@ -17,7 +17,16 @@ import msgspec
 
 from gpufleet.fleet.attribution.bindings import LocatedMachine, bind, binding_at, is_of_host, locate, pci_address
 from gpufleet.fleet.devices import independent_readings, with_parents
-from gpufleet.fleet.readings import Freshness, all_stale, devices, known_views, merge, merge_dimensions, stored_readings
+from gpufleet.fleet.readings import (
+    PROBE_READER,
+    Freshness,
+    all_stale,
+    devices,
+    known_views,
+    merge,
+    merge_dimensions,
+    stored_readings,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
@@ -288,7 +297,8 @@ def clip_to_allocation(
 ) -> StoredSample:
     """Remove values measured before the allocation began: they belong to another tenant.
 
-    The static lane stays, since it describes the machine and not its use. Absences stay without their details, which
+    The static lane stays, since it describes the machine and not its use, except the performance probe: its tenant
+    installs services and reserves huge pages. Absences stay without their details, which
     may name another tenant's processes. XIDs that can be from before are removed from later samples, too: the newest
     one if it occurred earlier or has no time, and counts that began earlier.
 
@@ -302,7 +312,7 @@ def clip_to_allocation(
         return stored
     if sample.measured_at >= to_ns(begin):
         return _without_earlier_xids(stored, begin, own_xids)
-    if sample.lane is Lane.STATIC:
+    if sample.lane is Lane.STATIC and sample.reader != PROBE_READER:
         return _without_earlier_xids(_with_details(stored, lambda _: False), begin, {})
     values = {
         name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
