@@ -1,0 +1,75 @@
+"""Intervals in which a virtual machine had vGPU instances, from the texts of its hosts."""
+
+from collections.abc import Sequence
+
+from gpufleet.fleet.usage.instances import instance_intervals
+from gpufleet.fleet.usage.residence import UNBOUNDED, Interval
+from gpufleet.fleet.usage.units import Place
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.stored.readings import StoredText
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.view import Side, View, ViewKind
+
+HOUR = 3600 * 10**9
+MINE, NEXT = "c77c546c-c5a2-4093-bc1b-8051983e7a61", "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"
+A, B = "0f3a1f6e-0000-11f0-8000-000000000001", "0f3a1f6e-0000-11f0-8000-000000000002"
+
+
+def view(uuid: str) -> View:
+    return View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=uuid)
+
+
+def report(uuid: str, at: int, provenance: Provenance = Provenance.HOST_LOCAL_PROBE) -> StoredSample:
+    """Return the newest sample of an instance."""
+    sample = Sample(
+        view=view(uuid),
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=at,
+        values={"gpu_memory_used_bytes": 1},
+        provenance=provenance,
+    )
+    return StoredSample(sample=sample, received_at=at)
+
+
+def text(uuid: str, at: int, machine: str, reader: str = "nvml") -> StoredText:
+    return StoredText(machine="host", view=view(uuid).key, reader=reader, at=at, text=machine)
+
+
+def intervals(texts: Sequence[StoredText], *reports: StoredSample) -> dict[Place, tuple[Interval, ...]]:
+    return instance_intervals(MINE, texts, {"host": reports})
+
+
+def place(uuid: str) -> Place:
+    return "host", view(uuid).key
+
+
+def test_only_machine_of_an_instance_always_had_it() -> None:
+    assert intervals([text(A, HOUR, MINE)], report(A, 2 * HOUR)) == {place(A): ((0, UNBOUNDED),)}
+
+
+def test_next_machine_ends_the_interval() -> None:
+    found = intervals([text(A, HOUR, MINE), text(A, 6 * HOUR, NEXT)], report(A, 9 * HOUR))
+    assert found == {place(A): ((0, 6 * HOUR),)}
+
+
+def test_machine_that_follows_another_begins_with_its_own_text() -> None:
+    found = intervals([text(A, HOUR, NEXT), text(A, 6 * HOUR, MINE)], report(A, 9 * HOUR))
+    assert found == {place(A): ((6 * HOUR, UNBOUNDED),)}
+
+
+def test_repeated_text_changes_nothing() -> None:
+    found = intervals([text(A, HOUR, MINE), text(A, 3 * HOUR, MINE)], report(A, 9 * HOUR))
+    assert found == {place(A): ((0, UNBOUNDED),)}
+
+
+def test_restart_with_another_instance_replaces_the_ended_one() -> None:
+    found = intervals([text(A, HOUR, MINE), text(B, 6 * HOUR, MINE)], report(A, 5 * HOUR), report(B, 9 * HOUR))
+    assert found == {place(A): ((0, 6 * HOUR),), place(B): ((6 * HOUR, UNBOUNDED),)}
+
+
+def test_texts_of_imports_do_not_count() -> None:
+    imported = report(A, 9 * HOUR, Provenance.IMPORTED)
+    assert intervals([text(A, HOUR, MINE)], imported) == {}
+    assert intervals([text(A, HOUR, MINE, reader="exporter")], report(A, 9 * HOUR)) == {}
