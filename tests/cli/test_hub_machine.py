@@ -4,19 +4,22 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from gpufleet.cli.fetch import Access
-from gpufleet.cli.hub_machine import fetch_cluster_snapshots, fetch_machine_snapshot
+from gpufleet.cli.hub_machine import fetch_cluster_snapshots, fetch_machine_snapshot, hub_status
 from gpufleet.cli.options import CommandError
 from gpufleet.cli.record import FleetSource
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.snapshot_json import decode_snapshot, encode_snapshot
+from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance
+from gpufleet.model.status import ReaderState
 from gpufleet.model.time import to_ns
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.top.observation import observe_recorded
@@ -62,6 +65,15 @@ async def test_snapshot_has_what_the_hub_has_of_one_machine(tmp_path: Path) -> N
     assert snapshot.devices[0].holders is not None
     assert [one.holder for one in snapshot.devices[0].holders.holdings] == [HOLDER]
     assert [(one.kind, one.code, one.device) for one in snapshot.events] == [("xid", 79, "gpu/GPU-2")]
+
+
+async def test_machine_of_unknown_state_is_not_current(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await post(site, now())
+        _, answer = await site.request("/v1/machines/node-a")
+    record = msgspec.convert(answer, MachineRecord)
+    assert hub_status(record).state is ReaderState.OK
+    assert hub_status(replace(record, liveness=None)).state is ReaderState.FAILED
 
 
 async def test_cluster_is_recorded_and_replayed_as_a_fleet(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _snapshot(
         devices=devices,
         host=Host(readings={}),
         guests=(),
-        readers=(_status(record),),
+        readers=(hub_status(record),),
         capabilities={},
         aggregate=aggregate([one.readings for one in devices if one.kind is ViewKind.GPU]),
         events=tuple(
@@ -146,17 +146,17 @@ def _snapshot(
     )
 
 
-def _status(record: MachineRecord) -> ReaderReport:
-    """Return whether the hub has current readings of a machine."""
-    liveness = record.liveness
-    current = liveness is None or liveness.is_current
+def hub_status(record: MachineRecord) -> ReaderReport:
+    """Return whether the hub has current readings of a machine. One of unknown state has none."""
+    current = record.liveness is not None and record.liveness.is_current
+    state = "unknown" if record.liveness is None else record.liveness.state
     return ReaderReport(
         reader=HUB_READER,
         lane="",
         state=ReaderState.OK if current else ReaderState.FAILED,
         interval_seconds=0,
         last_success=record.last_seen,
-        last_error="" if current or liveness is None else f"{liveness.state}, received {record.age_seconds:.0f} s ago",
+        last_error="" if current else f"{state}, received {record.age_seconds:.0f} s ago",
     )
 
 
