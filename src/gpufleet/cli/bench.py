@@ -125,8 +125,7 @@ def _is_guest(name: str, config: Path) -> bool:
     """Return whether the agent's configuration lists this virtual machine in `[[guests]]`. Raises ConfigError."""
     from gpufleet.cli.bench_target import load_agent
 
-    guests = load_agent(config).guests
-    return any(name in (guest.title, guest.name, guest.uid, guest.allocation) for guest in guests)
+    return any(guest.is_named(name) for guest in load_agent(config).guests)
 
 
 def _hub_sender(config: Path | None) -> "Callable[[bytes], None]":

@@ -187,6 +187,10 @@ class GuestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Namespace and name."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
+    def is_named(self, name: str) -> bool:
+        """Return whether this is its name, namespace and name, UUID or allocation."""
+        return bool(name) and name in (self.title, self.name, self.uid, self.allocation)
+
 
 def read_guest(file: Path) -> GuestConfig:
     """Read a virtual machine's file.

@@ -38,8 +38,11 @@ PROBE_READER = "probe"
 
 GUEST_READINESS = frozenset(
     {
-        *("guest_seen_timestamp_seconds", "guest_channel_open_timestamp_seconds"),
-        *("guest_first_answer_timestamp_seconds", "guest_driver_ready_timestamp_seconds", "guest_hugepages"),
+        "guest_seen_timestamp_seconds",
+        "guest_channel_open_timestamp_seconds",
+        "guest_first_answer_timestamp_seconds",
+        "guest_driver_ready_timestamp_seconds",
+        "guest_hugepages",
     }
 )
 """Metrics by which the agent of a host completes the probe of a guest."""

@@ -200,7 +200,7 @@ def _named(listings: Iterable[GuestListing], name: str) -> dict[str, GuestConfig
     found: dict[str, GuestConfig] = {}
     for listing in listings:
         for label, guest in listing.guests.items():
-            if name and name in (guest.title, guest.name, guest.uid, guest.allocation) and guest.uid not in found:
+            if guest.is_named(name) and guest.uid not in found:
                 unread = listing.details.get(label, GuestDetails()).unread
                 if unread is not None:
                     raise ConfigError("guests", "", f"{guest.title} is not read: {unread.detail}")

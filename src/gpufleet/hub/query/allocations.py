@@ -447,17 +447,16 @@ class AllocationQueries:
             return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
         cluster, freshness = allocation.spec.target.cluster, Freshness(self._clock.now_ns(), self._stale_after, ())
         latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
-        sources = {id_: probed(contract.host_samples(stored, freshness)[1]) for id_, stored in latest.items()}
+
+        def source_of(machine: str) -> Provenance:
+            return probed(contract.host_samples(latest.get(machine, ()), freshness)[1])
+
         parts = [
             part
             for one in intervals
-            for part in fetch_parts(
-                self._store, cluster, one, metrics, own.step, sources.get(one.machine, Provenance.HOST_LOCAL_PROBE)
-            )
+            for part in fetch_parts(self._store, cluster, one, metrics, own.step, source_of(one.machine))
         ]
-        return history.series_answer(
-            allocation, parts, own, sources.get(intervals[-1].machine, Provenance.HOST_LOCAL_PROBE)
-        )
+        return history.series_answer(allocation, parts, own, source_of(intervals[-1].machine))
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
         guests = self._lookup.guests(allocation.spec.target)
