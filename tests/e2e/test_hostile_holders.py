@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpufleet.dialects.l9gpu import NAME as L9GPU
 from gpufleet.dialects.registry import DIALECTS
 from tests.e2e.conftest import Site
-from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
+from tests.fakes.kubelet import FakeContainer, FakeKubelet, FakePod, holders_config, node_folder
 from tests.fakes.receiver import Receiver, attributes_of, points_of
 from tests.support.command import gpufleet
 from tests.support.processes import get_json, get_text
@@ -36,22 +36,7 @@ static = 5.0
 [readers.kmsg]
 path = "{folder}/kmsg"
 
-[holders]
-interval_seconds = 1.0
-
-[holders.kubelet]
-folder = "{root}/{kubelet}"
-pod_logs = "{root}/var/log/pods"
-container_logs = "{root}/var/log/containers"
-
-[holders.slurm]
-enabled = false
-
-[holders.libvirt]
-enabled = false
-
-[holders.processes]
-enabled = false
+{holders}
 
 [metrics]
 dialects = {dialects}
@@ -195,8 +180,7 @@ async def test_hostile_names_are_bounded_and_printable_on_every_surface(site: Si
         os.utime(kubelet.socket, (at, at))
         async with Receiver.running() as receiver:
             config = CONFIG.format(
-                root=root,
-                kubelet=KUBELET,
+                holders=holders_config(root),
                 folder=site.folder,
                 receiver=receiver.url,
                 dialects=json.dumps([*(one.name for one in DIALECTS), L9GPU]),

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gpufleet.exporters.prometheus import PrometheusExporter
-from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
+from tests.fakes.kubelet import FakeContainer, FakeKubelet, FakePod, holders_config, node_folder
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.command import gpufleet
@@ -28,22 +28,7 @@ fast = 1.0
 slow = 1.0
 static = 5.0
 
-[holders]
-interval_seconds = 1.0
-
-[holders.kubelet]
-folder = "{root}/{kubelet}"
-pod_logs = "{root}/var/log/pods"
-container_logs = "{root}/var/log/containers"
-
-[holders.slurm]
-enabled = false
-
-[holders.libvirt]
-enabled = false
-
-[holders.processes]    # it would report that the pods have no cgroups
-enabled = false
+{holders}
 """
 GPU, OTHER = 6, 7
 HOUR = 3600
@@ -56,7 +41,7 @@ class Node:
         self.kubelet = kubelet
         self.url = f"http://127.0.0.1:{free_port()}"
         config = folder / "agent.toml"
-        config.write_text(CONFIG.format(root=kubelet.root, kubelet=KUBELET))
+        config.write_text(CONFIG.format(holders=holders_config(kubelet.root)))
         driver = FakeNvml(folder, Scenario.healthy(8))
         self.agent = Gpufleet(
             [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.kube_api import FakeKubeApi
-from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
+from tests.fakes.kubelet import FakeContainer, FakeKubelet, FakePod, holders_config, node_folder
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.fakes.receiver import Receiver, points_of
@@ -31,22 +31,7 @@ fast = 1.0
 slow = 1.0
 static = 5.0
 
-[holders]
-interval_seconds = 1.0
-
-[holders.kubelet]
-folder = "{root}/{kubelet}"
-pod_logs = "{root}/var/log/pods"
-container_logs = "{root}/var/log/containers"
-
-[holders.slurm]
-enabled = false
-
-[holders.libvirt]
-enabled = false
-
-[holders.processes]
-enabled = false
+{holders}
 
 [kubernetes]
 enrich = true
@@ -95,8 +80,7 @@ async def test_each_surface_of_the_node_shows_the_owner(tmp_path: Path) -> None:
                 CONFIG.format(
                     listen=url.removeprefix("http://"),
                     state=tmp_path / "state",
-                    root=root,
-                    kubelet=KUBELET,
+                    holders=holders_config(root),
                     kubeconfig=kubeconfig,
                     node=NODE,
                     otlp=receiver.url,

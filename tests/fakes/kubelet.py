@@ -59,6 +59,31 @@ def node_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def holders_config(root: Path) -> str:
+    """Return the tables `holders` of an agent whose only source of holders is the kubelet of a node.
+
+    Processes would report that the pods have no cgroups.
+    """
+    return f"""
+[holders]
+interval_seconds = 1.0
+
+[holders.kubelet]
+folder = "{root / KUBELET}"
+pod_logs = "{root}/var/log/pods"
+container_logs = "{root}/var/log/containers"
+
+[holders.slurm]
+enabled = false
+
+[holders.libvirt]
+enabled = false
+
+[holders.processes]
+enabled = false
+"""
+
+
 class FakeKubelet:
     """Fake kubelet.
 
