@@ -1,7 +1,7 @@
 """Audit: every acknowledged value is in the store exactly once, and all others are accounted for."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -63,15 +63,23 @@ class Verdict(msgspec.Struct):
 
 def rows_of(bodies: Iterable[bytes]) -> dict[Key, Cells]:
     """Return the rows expected from these bodies."""
-    rows: dict[Key, Cells] = {}
+    return {key: _cells(sample) for _, key, sample in _samples_of(bodies)}
+
+
+def count_batches(bodies: Iterable[bytes]) -> Counter[Key]:
+    """Return the number of different batches with each row: an agent repeats the sample of its probe."""
+    return Counter(key for _, key in {(batch, key) for batch, key, _ in _samples_of(bodies)})
+
+
+def _samples_of(bodies: Iterable[bytes]) -> Iterator[tuple[tuple[str, str, int], Key, Sample]]:
+    """Yield sender, epoch and number of the batch, key and sample of each row."""
     for body in bodies:
         batch = to_rows(decode(body))
         for report in batch.reports:
             for sample in report.samples:
                 view = sample.view.key if sample.view else ""
                 key = (batch.cluster, report.machine.name, view, sample.reader, str(sample.lane), sample.measured_at)
-                rows[key] = _cells(sample)
-    return rows
+                yield (batch.sender, batch.epoch, batch.seq), key, sample
 
 
 def stored_rows(columns: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[tuple[Key, Cells]]:
@@ -91,15 +99,23 @@ def stored_rows(columns: Sequence[Sequence[Any]], names: Mapping[str, str]) -> l
 
 
 def audit_values(
-    verdict: Verdict, acknowledged: Mapping[Key, Cells], attempted: Mapping[Key, Cells], stored: list[tuple[Key, Cells]]
+    verdict: Verdict,
+    acknowledged: Mapping[Key, Cells],
+    attempted: Mapping[Key, Cells],
+    stored: list[tuple[Key, Cells]],
+    batches: Mapping[Key, int],
 ) -> None:
-    """Compare acknowledged and attempted rows with the stored rows."""
+    """Compare acknowledged and attempted rows with the stored rows.
+
+    `batches` is the number of batches with each row. A row is stored once for each of them at most.
+    """
     counts = Counter(key for key, _ in stored)
     cells = dict(stored)
     verdict.rows = len(stored)
     verdict.values += sum(cell is not None for row in acknowledged.values() for cell in row)
     _add_problem(verdict, "acknowledged and not stored", [key for key in acknowledged if key not in counts])
-    _add_problem(verdict, "stored more than once", [f"{count} x {key}" for key, count in counts.items() if count > 1])
+    doubled = [f"{count} x {key}" for key, count in counts.items() if count > batches.get(key, 1)]
+    _add_problem(verdict, "stored more than once", doubled)
     _add_problem(
         verdict, "stored and never posted", [key for key in counts if key not in acknowledged and key not in attempted]
     )

@@ -9,7 +9,17 @@ import msgspec
 
 from gpufleet.codecs.batch import decode
 from gpufleet.spool import Spool
-from tests.crash.audit import ROWS, Ledger, Verdict, audit_log, audit_sequences, audit_values, rows_of, stored_rows
+from tests.crash.audit import (
+    ROWS,
+    Ledger,
+    Verdict,
+    audit_log,
+    audit_sequences,
+    audit_values,
+    count_batches,
+    rows_of,
+    stored_rows,
+)
 from tests.crash.faults import FAULTS, pause
 from tests.crash.load import Sender
 from tests.crash.recovery import PATIENCE_SECONDS, Recovery, Times
@@ -127,7 +137,9 @@ class Run:
         for one in from_agents:
             (acknowledged if one.status == 200 else attempted).append(one.body)
         columns = site.query(ROWS)
-        audit_values(verdict, rows_of(acknowledged), rows_of(attempted), stored_rows(columns, names))
+        stored = stored_rows(columns, names)
+        batches = count_batches([*acknowledged, *attempted])
+        audit_values(verdict, rows_of(acknowledged), rows_of(attempted), stored, batches)
         self._audit_rest(verdict)
         return verdict
 

@@ -4,24 +4,25 @@ from typing import Any
 
 import pytest
 
-from tests.crash.audit import METRICS, Ledger, Verdict, audit_log, audit_sequences, audit_values, rows_of
+from tests.crash.audit import METRICS, Ledger, Verdict, audit_log, audit_sequences, audit_values, count_batches, rows_of
 from tests.fakes.batches import EPOCH, body
 
 BASE = 1_767_225_600_000_000_000
 BODIES = [body(seq, BASE + seq * 10**9) for seq in range(1, 5)]
 ROWS = rows_of(BODIES)
 STORED = list(ROWS.items())
+BATCHES = count_batches(BODIES)
 
 
 def problems_of(stored: list[Any], *, acknowledged: Any = None, attempted: Any = None) -> list[str]:
     verdict = Verdict()
-    audit_values(verdict, ROWS if acknowledged is None else acknowledged, attempted or {}, stored)
+    audit_values(verdict, ROWS if acknowledged is None else acknowledged, attempted or {}, stored, BATCHES)
     return verdict.problems
 
 
 def test_rows_stored_once_and_unchanged_pass() -> None:
     verdict = Verdict()
-    audit_values(verdict, ROWS, {}, STORED)
+    audit_values(verdict, ROWS, {}, STORED, BATCHES)
     assert (verdict.problems, verdict.rows) == ([], 12)
     # A machine's load and memory and two GPUs' power; the temperature is absent.
     assert verdict.values == 4 * 4
@@ -35,6 +36,16 @@ def test_missing_row_is_reported() -> None:
 def test_duplicate_row_is_reported() -> None:
     (problem,) = problems_of([*STORED, STORED[3]])
     assert problem.startswith("1 stored more than once, such as 2 x ('local', 'node-a'")
+
+
+def test_row_is_stored_once_for_each_batch_that_repeats_it() -> None:
+    repeated = body(5, BASE + 4 * 10**9)
+    verdict, again = Verdict(), [one for one in STORED if one[0] in rows_of([repeated])]
+    batches = count_batches([*BODIES, repeated, repeated])
+    audit_values(verdict, ROWS, {}, [*STORED, *again], batches)
+    assert (len(again), verdict.problems) == (3, [])
+    audit_values(verdict, ROWS, {}, [*STORED, *again, again[0]], batches)
+    assert [problem[:23] for problem in verdict.problems] == ["1 stored more than once"]
 
 
 @pytest.mark.parametrize("value", [0.0, None, 99.5])

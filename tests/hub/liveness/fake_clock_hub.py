@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,7 +53,7 @@ class Node:
 
     def __init__(self, name: str, cluster: str = "local", *, gpus: int = 2, first_gpu: int = 0) -> None:
         self.name, self.cluster, self.gpus, self.first_gpu = name, cluster, gpus, first_gpu
-        self.epoch = f"{abs(hash((name, cluster))):032x}"[:32]
+        self.epoch = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{cluster}").hex
         self.seq = 0
         self.ahead = 0.0  # seconds that its clock is ahead
         self.oldest_unsent: float | None = None
