@@ -1,7 +1,6 @@
 """KubeVirt's subresource `vsock` on an API server: permission by token, answers of virt-handler, and a guest."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -75,13 +74,14 @@ class FakeVsockApi:
             return
         stream = await self.guest(port).dial()
         task = asyncio.create_task(_send(stream, ws))
-        async for message in ws:
-            if message.type is WSMsgType.BINARY:
-                await stream.send(message.data)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await stream.close()
+        try:
+            async for message in ws:
+                if message.type is WSMsgType.BINARY:
+                    await stream.send(message.data)
+        finally:  # the server cancels the handler of an open connection at its end
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await stream.close()
 
 
 async def _send(stream: Stream, ws: web.WebSocketResponse) -> None:
