@@ -17,6 +17,7 @@ from tests.security.guarded import Guarded, guarded
 from tests.support.command import gpufleet
 from tests.support.recordings import AT, write_recording
 from tests.support.snapshots import held_snapshot
+from tests.support.waiting import wait_until_async
 
 FRAMES = 40
 
@@ -52,8 +53,13 @@ async def test_frames_keep_their_times_and_are_not_current(site: Guarded, tmp_pa
         assert (done.returncode, done.stdout) == (0, "")
         assert f"{FRAMES} frames posted" in done.stderr
     admin = site.secrets[Role.ADMIN]
+
+    async def last_frame_is_stored() -> bool:
+        nodes = (await site.request("/v1/nodes", admin)).document["items"]
+        return any(node["machine"]["last_seen"].startswith("2026-01-01T00:00:39.") for node in nodes)
+
+    await wait_until_async(last_frame_is_stored, what="the last frame in the store")
     (node,) = (await site.request("/v1/nodes", admin)).document["items"]
-    assert node["machine"]["last_seen"].startswith("2026-01-01T00:00:39.")
     spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": node["machine"]["id"]}}
     spec["valid_from"] = "2025-12-31T00:00:00Z"
     assert (await site.request("/v1/allocations/a", admin, "PUT", spec)).status == 201
