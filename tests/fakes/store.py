@@ -86,6 +86,8 @@ class MemoryStore:
 
     def migrate(self, retention: Retention | None = None, hub: str = "") -> None: ...
 
+    def load(self) -> None: ...
+
     def schema_version(self) -> int:
         return 1  # a new instance stands for a store that kept its tables
 

@@ -14,6 +14,7 @@ GpufleetError
 ├── CapacityError       a limit on the number of entries is reached; existing entries are unaffected
 ├── SpoolError          the disk queue cannot be opened, written or read
 ├── StoreError          the store rejected a statement or is unreachable
+│   ├── StoreStartingError  the store is still loading its newest samples
 │   ├── UnstorableError     the data does not fit the store; no part was written
 │   └── SqlError            a user's SQL statement is rejected
 └── RegistryError       the registry rejected a request
@@ -156,6 +157,10 @@ class SpoolError(GpufleetError):
 
 class StoreError(GpufleetError):
     """The store rejected a statement or cannot be reached."""
+
+
+class StoreStartingError(StoreError):
+    """The store is loading its newest samples after a start; the same request succeeds later."""
 
 
 class UnstorableError(StoreError):

@@ -318,6 +318,13 @@ class StoreAdmin(Protocol):
         """
         ...
 
+    def load(self) -> None:
+        """Load the newest samples into memory, so that the first answers are quick. Writes go on meanwhile.
+
+        Until the end of the load, queries about whole clusters raise `StoreStartingError`.
+        """
+        ...
+
     def schema_version(self) -> int:
         """Return the schema version of the tables, 0 if there are none. May be called before `migrate`."""
         ...

@@ -27,7 +27,7 @@ from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.registry import Audit, Registry, Tokens
-from gpufleet.ports.store import FleetStore, Store
+from gpufleet.ports.store import Store
 from gpufleet.runtime import named_threads
 from gpufleet.wiring.forward import make_forwarder
 
@@ -132,7 +132,7 @@ def open_parts(
             config.folder / "wal",
         )
     store.migrate(config.retention.as_record, hub=wal.epoch)
-    stack.enter_context(named_threads(1, "hub-loader")).submit(load_counts, store, clock.now_ns())
+    stack.enter_context(named_threads(1, "hub-loader")).submit(load_store, store, clock.now_ns())
     counters = Counters()
     flushed = FlushedState.load(registry)
     ledger = Ledger(flushed.sequences, max_senders=config.ingest.max_senders)
@@ -177,13 +177,13 @@ def open_parts(
     )
 
 
-def load_counts(store: FleetStore, now: int) -> None:
-    """Make the store load the counts of its whole content, so that the first answer about the fleet is quick."""
+def load_store(store: Store, now: int) -> None:
+    """Load what the answers about the fleet need."""
     try:
-        store.known_gpus()
+        store.load()
         store.declared_gpus(now)
     except StoreError as error:
-        LOG.warning("%s; the first answer about the fleet loads the counts again", error)
+        LOG.warning("%s; the first answer about the fleet loads it again", error)
 
 
 def note_all(*functions: Callable[[Sequence[AcceptedBatch]], None]) -> Callable[[Sequence[AcceptedBatch]], None]:

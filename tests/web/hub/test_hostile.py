@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
-from gpufleet.model.errors import StoreError
+from gpufleet.model.errors import StoreError, StoreStartingError
 from gpufleet.model.wire.batch import WIRE_VERSION
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.batches import body
@@ -292,3 +292,14 @@ async def test_store_timeout_is_answered_with_retry_after(site: Site) -> None:
     answer = await send(site, b"GET /readyz HTTP/1.1\r\nHost: hub\r\n\r\n")
     assert answer is not None
     assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+
+
+async def test_answer_about_the_fleet_during_a_load_is_starting(site: Site) -> None:
+    def loading(*_: object) -> None:
+        raise StoreStartingError("chdb:///secret: the newest samples are being loaded")
+
+    site.store.reporting_gpus = loading  # type: ignore[assignment]
+    answer = await send(site, b"GET /v1/fleet HTTP/1.1\r\nHost: hub\r\n\r\n")
+    assert answer is not None
+    assert (answer.status, answer.headers["retry-after"], answer.document["error"]) == (503, "2", "starting")
+    assert "secret" not in str(answer.document)

@@ -13,7 +13,7 @@ import numpy as np
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.errors import StoreError, UnstorableError
+from gpufleet.model.errors import StoreError, StoreStartingError, UnstorableError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.findings import NumberedTransition
@@ -34,7 +34,7 @@ from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
 from gpufleet.stores.clickhouse.facts.history import transition_columns
-from gpufleet.stores.clickhouse.machines.counts import GpuCounts
+from gpufleet.stores.clickhouse.machines.counts import GpuCounts, gpu_reports
 from gpufleet.stores.clickhouse.machines.declarations import fetch_declared
 from gpufleet.stores.clickhouse.machines.declared_values import MAX_ROWS, DeclaredValues
 from gpufleet.stores.clickhouse.machines.holder_states import (
@@ -56,6 +56,7 @@ from gpufleet.stores.clickhouse.machines.summaries import (
     fetch_numa_nodes,
     fetch_pci_gpu_counts,
     fetch_summaries,
+    load_buses,
     load_gpu_counts,
 )
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
@@ -73,6 +74,7 @@ from gpufleet.stores.clickhouse.samples.cache import (
 from gpufleet.stores.clickhouse.samples.deferred import DeferredRows, fetch_position, recover_latest
 from gpufleet.stores.clickhouse.samples.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
+from gpufleet.stores.clickhouse.samples.loading import fetch_newest_pages, with_subjects
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.samples.series import fetch_series
 from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers, load_subjects
@@ -97,6 +99,9 @@ from gpufleet.stores.clickhouse.schema.tables import (
 from gpufleet.stores.clickhouse.sql.queries import StoreQueries
 
 _DEFAULT_LIMITS = SqlLimits()
+
+LOAD_WAIT_SECONDS = 1.0
+"""Time that a query waits for a load of the newest samples by another thread."""
 
 LOG = logging.getLogger(__name__)
 
@@ -144,6 +149,7 @@ class ClickHouseStore(StoreQueries):
         self._marks = HourMarks(monotonic)
         self._retention = UNLIMITED
         self._lease: Lease | None = None
+        self._may_lack_lease = False
         self._monotonic = monotonic
 
     @classmethod
@@ -221,7 +227,7 @@ class ClickHouseStore(StoreQueries):
                         subjects = np.asarray(columns.tables[DIM_SAMPLES.name][SUBJECT_NUMBER.name])
                         self._labelled.add(accepted, subjects, self._loaded_numbers())
             except BaseException:  # any part may have been written
-                self._drop_memory()
+                self._drop_rows()
                 raise
             known.trim()
             self._known = known
@@ -450,9 +456,11 @@ class ClickHouseStore(StoreQueries):
             with translate_errors(f"{self._dsn.shown}: lease renewal"):
                 self._lease.renew(self._handles.writer, always=always)
         except StoreError:
+            self._may_lack_lease = True
             self._drop_memory()  # another hub may have written since
             self._numbers = None
             raise
+        self._may_lack_lease = False
 
     def _add_to_memory(self, written: InsertColumns) -> None:
         """Add written rows to the caches."""
@@ -465,17 +473,33 @@ class ClickHouseStore(StoreQueries):
             self._declared.add(written.tables[DECLARED.name])
             if len(self._declared) > MAX_ROWS:
                 self._declared = None
-        for counts in (self._counts, self._incomplete_counts):
-            if counts is not None:
-                counts.add_written(written.tables, written.newest)
-        if "latest" in written.tables:
-            self._newest.add(written.tables["latest"], written.newest)
+        try:
+            for counts in (self._counts, self._incomplete_counts):
+                if counts is not None:
+                    counts.add_written(written.tables, written.newest)
+            if LATEST.name in written.tables:
+                numbers = np.asarray(written.tables["samples"][SUBJECT_NUMBER.name])
+                self._newest.add(numbers, written.tables[LATEST.name], written.newest)
+        except BaseException:  # some of the rows may be there
+            self._drop_newest()
+            raise
 
     def _drop_memory(self) -> None:
-        """Drop the caches. They are loaded again when they are needed."""
+        """Drop everything that is in memory. It is loaded again when it is needed."""
+        self._drop_newest()
+        self._drop_rows()
+
+    def _drop_newest(self) -> None:
+        """Drop newest samples and GPU counts."""
         self._counts = self._incomplete_counts = None
-        self._declared = None
         self._newest.drop()
+
+    def _drop_rows(self) -> None:
+        """Drop the caches of other tables.
+
+        After a failed write, newest samples and GPU counts are kept. The repetition of the write adds its rows.
+        """
+        self._declared = None
         self._holdings.drop()
         for cache in self._rows.values():
             cache.drop()
@@ -484,35 +508,73 @@ class ClickHouseStore(StoreQueries):
     @property
     def _is_exclusive(self) -> bool:
         """Whether no other process may write to the tables."""
-        return self._lock is not None or self._lease is not None
+        return self._lock is not None or (self._lease is not None and not self._may_lack_lease)
 
     def _exclusive(self, memory: T) -> T | None:
         """Return a cache, or None if another process may write to the tables."""
         return memory if self._is_exclusive else None
 
-    def _loaded_counts(self) -> GpuCounts:
-        """Return the GPU counts, cached while no other process may write.
+    def load(self) -> None:
+        """Load newest samples and GPU counts into memory; see `ports.StoreAdmin`."""
+        self._handles.check()
+        if self._is_exclusive:
+            with self._loading:
+                self._load()
 
-        Writes go on during a load, and add their rows to the counts that are loaded: the order of reports decides.
+    def _load(self) -> None:
+        """Load newest samples and GPU counts, one thread at a time.
+
+        Writes go on meanwhile, and add their rows: the order of reports decides.
+        """
+        while self._counts is None:
+            counts = GpuCounts()
+            with self._writing:
+                self._write_deferred()
+                numbers = self._loaded_numbers()
+                content, self._incomplete_counts = self._newest.content, counts
+            with translate_errors(f"{self._dsn.shown}: load of newest samples"):
+                reader = self._handles.long_running
+                for page in fetch_newest_pages(reader):
+                    of_subjects, (head, groups) = with_subjects(page, numbers.find(page[0]))
+                    self._newest.add(of_subjects, head, groups, content)
+                    counts.add(gpu_reports(head, groups))
+                load_buses(reader, counts)
+            with self._writing:
+                if self._incomplete_counts is counts and self._newest.content is content:  # not dropped meanwhile
+                    content.is_loaded = True
+                    self._counts, self._incomplete_counts = counts, None
+
+    def _loaded_counts(self) -> GpuCounts:
+        """Return the GPU counts, from memory while no other process may write.
+
+        Raises:
+            StoreStartingError: if another thread loads them, and does not end soon.
         """
         self._handles.check()
-        cached = self._counts
-        if cached is not None:
-            return cached
-        with self._loading:
-            while (cached := self._counts) is None:
-                counts = GpuCounts()
-                with self._writing:
-                    self._write_deferred()
-                    self._incomplete_counts = counts if self._is_exclusive else None
-                with translate_errors(f"{self._dsn.shown}: GPU counts"):
-                    load_gpu_counts(self._handles.reader, counts)
-                with self._writing:
-                    if not self._is_exclusive:
-                        return counts
-                    if self._incomplete_counts is counts:  # no write failed meanwhile
-                        self._counts, self._incomplete_counts = counts, None
-            return cached
+        if not self._is_exclusive:
+            counts = GpuCounts()
+            with translate_errors(f"{self._dsn.shown}: GPU counts"):
+                load_gpu_counts(self._handles.reader, counts)
+            return counts
+        while (cached := self._counts) is None:
+            if not self._loading.acquire(timeout=LOAD_WAIT_SECONDS):
+                raise StoreStartingError(f"{self._dsn.shown}: the newest samples are being loaded: retry in seconds")
+            try:
+                self._load()
+            finally:
+                self._loading.release()
+        return cached
+
+    def _loaded_newest(self) -> NewestSamples | None:
+        """Return the newest samples of all machines, or None while another process may write.
+
+        Raises:
+            StoreStartingError: as for the counts.
+        """
+        if not self._is_exclusive:
+            return None
+        self._loaded_counts()
+        return self._newest
 
     def _loaded_declared(self) -> DeclaredValues:
         """Return the declarations of Kubernetes, cached while no other process may write."""

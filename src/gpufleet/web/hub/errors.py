@@ -13,7 +13,15 @@ from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.targets import AmbiguousError
 from gpufleet.model.access import Principal, Role
 from gpufleet.model.api.answer import ErrorAnswer
-from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, SqlError, StoreError
+from gpufleet.model.errors import (
+    ConflictError,
+    GpufleetError,
+    NotFoundError,
+    RegistryError,
+    SqlError,
+    StoreError,
+    StoreStartingError,
+)
 from gpufleet.web.hub.access import ForbiddenError
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 from gpufleet.web.hub.parameters import parameter_name
@@ -61,6 +69,11 @@ def _unavailable(request: AnyRequest, error: StoreError | RegistryError) -> Resp
     reads_all = principal is not None and not principal.roles.isdisjoint((Role.OPERATOR, Role.ADMIN))
     detail = str(error) if reads_all else "the hub's store or registry cannot answer now: retry later"
     return _answer(503, ErrorAnswer(error="unavailable", detail=detail))
+
+
+def _starting(_: AnyRequest, __: StoreStartingError) -> Response[ErrorAnswer]:
+    detail = "the hub is loading the newest samples after a start: retry in some seconds"
+    return _answer(503, ErrorAnswer(error="starting", detail=detail))
 
 
 def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
@@ -133,6 +146,7 @@ HANDLERS: ExceptionHandlersMap = {
     NotFoundError: _not_found,
     RegistryError: _unavailable,
     StoreError: _unavailable,
+    StoreStartingError: _starting,
     SqlError: _bad_query,
     BusyError: _busy,
     msgspec.ValidationError: lambda _, error: _answer(400, ErrorAnswer(error="bad_request", detail=str(error))),

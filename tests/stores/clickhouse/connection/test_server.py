@@ -161,10 +161,6 @@ def test_tls_verifies_the_server_with_the_ca_of_the_dsn(tmp_path: Path) -> None:
 # --- broken connections and an unreachable server
 
 
-LOST = ("latest", "after")
-"""The insert was stored and its response was lost."""
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("table", ["samples", "latest"])
 def test_interrupted_insert_is_stored_once_after_retries(
@@ -176,7 +172,7 @@ def test_interrupted_insert_is_stored_once_after_retries(
         for is_retry in (False, True):
             with pytest.raises(StoreError, match=f"insert into {table}"):
                 store.write(power_batch(100.0), "t", is_retry=is_retry)
-            assert store.known_gpus() == ({"c": KnownGpus(pci=None, nvml=1)} if (table, when) == LOST else {})
+            assert store.known_gpus() == {}  # the repetition of the write adds the rows to memory
         store.write(power_batch(100.0), "t", is_retry=True)
         assert powers(store) == [100.0]
         assert store.known_gpus() == {"c": KnownGpus(pci=None, nvml=1)}

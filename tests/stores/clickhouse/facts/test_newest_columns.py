@@ -20,7 +20,12 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.facts.newest_columns import NewestColumnsReader
+from gpufleet.stores.clickhouse.facts.newest_columns import (
+    MemoryPages,
+    NewestColumnsReader,
+    PageSource,
+    StoredPages,
+)
 from gpufleet.stores.clickhouse.facts.projections import IDS_PER_QUERY, ProjectionCache
 from tests.fakes import facts
 from tests.fakes.store import MemoryStore
@@ -159,11 +164,15 @@ def test_columns_equal_the_newest_samples(store: ClickHouseStore, history: list[
         assert found.mig_layouts == wanted.mig_layouts
         assert found.values.keys() == {name for name, cells in wanted.values.items() if not np.isnan(cells).all()}
     found = store.newest_columns(cluster, FACT_METRICS)
-    read = NewestColumnsReader(
-        store._handles.reader, ProjectionCache(), store._labelled, cluster, FACT_METRICS, page_rows=2
-    ).read()
-    assert rows_of(read) == rows_of(found)
-    assert read.mig_layouts == found.mig_layouts
+    write_deferred_rows(store)
+    samples = store._newest.pages(cluster)
+    sources: list[PageSource] = [StoredPages(store._handles.reader, cluster, page_rows=2)]
+    sources += [MemoryPages(samples, cluster, page_rows=2)] if samples is not None else []
+    for pages in sources:
+        parts = store._handles.reader, pages, ProjectionCache(), store._labelled
+        read = NewestColumnsReader(*parts, cluster, FACT_METRICS).read()
+        assert rows_of(read) == rows_of(found)
+        assert read.mig_layouts == found.mig_layouts
     assert rows_of(memory.newest_columns(cluster, FACT_METRICS)) == rows_of(found)
 
 
@@ -227,7 +236,8 @@ def test_known_sets_are_not_read_again(embedded: ClickHouseStore, cluster: str) 
     projections = ProjectionCache()
     for statements in (2, 0):
         handle.statements.clear()
-        found = NewestColumnsReader(handle, projections, embedded._labelled, cluster, tuple(values)).read()
+        pages = StoredPages(handle, cluster)
+        found = NewestColumnsReader(handle, pages, projections, embedded._labelled, cluster, tuple(values)).read()
         assert list(found.texts.values()) == [{"gpu_name": "H200"}]
         assert list(found.absences.values()) == [{"gpu_power_watts": "timeout"}]
         assert len([one for one in handle.statements if "FROM info" in one or "FROM absence_sets" in one]) == statements

@@ -1,6 +1,7 @@
 """GPU counts in memory equal a count over all rows, after any history and after a restart."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import StoreStartingError
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.stored.samples import AcceptedBatch, KnownGpus
@@ -16,6 +18,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse import store as store_module
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.summaries import load_gpu_counts
 from tests.support.accepted import accept
@@ -155,7 +158,7 @@ def test_write_during_a_load_is_counted_and_does_not_wait(
 ) -> None:
     write(embedded, accept(cluster, "m", [sample(VIEWS[1], has_value=True)], received_at=T0, reported_at=T0))
     embedded._drop_memory()  # as after a start
-    handle = embedded._handles.reader
+    handle = embedded._handles.long_running
     query = handle.query_arrow
 
     def query_and_write(*arguments: object, **options: object) -> object:
@@ -167,6 +170,33 @@ def test_write_during_a_load_is_counted_and_does_not_wait(
     monkeypatch.setattr(handle, "query_arrow", query_and_write)
     assert embedded.known_gpus()[cluster].nvml == 2
     assert handle.query_arrow == query
+
+
+def test_query_during_a_load_by_another_thread_is_answered_as_starting(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes and answers of machines go on meanwhile."""
+    write(embedded, accept(cluster, "m", [sample(VIEWS[1], has_value=True)], received_at=T0, reported_at=T0))
+    embedded._drop_memory()  # as after a start
+    monkeypatch.setattr(store_module, "LOAD_WAIT_SECONDS", 0)
+    handle = embedded._handles.long_running
+    query = handle.query
+    found: list[object] = []
+
+    def query_from_another_thread(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(handle, "query", query)
+        with ThreadPoolExecutor(1) as thread:
+            write(embedded, accept(cluster, "m", [sample(VIEWS[3], has_value=True)], received_at=T0, reported_at=T0))
+            found.append(thread.submit(embedded.known_gpus).exception())
+            found.append(thread.submit(embedded.newest_columns, cluster, ()).exception())
+            found.append(len(thread.submit(embedded.latest, cluster, "m").result()))
+        return query(*arguments, **options)
+
+    monkeypatch.setattr(handle, "query", query_from_another_thread)
+    embedded.load()
+    assert [type(one) for one in found] == [StoreStartingError, StoreStartingError, int]
+    assert found[2] == 2
+    assert embedded.known_gpus()[cluster].nvml == 2
 
 
 def test_gpu_with_a_recent_value_counts_as_reporting(store: ClickHouseStore, cluster: str) -> None:

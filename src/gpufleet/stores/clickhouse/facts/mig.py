@@ -1,16 +1,16 @@
 """MIG layouts of GPUs: the profiles of their present MIG devices."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.facts.pages import MachineRange, numbers_of, texts_of
 from gpufleet.stores.clickhouse.facts.projections import SetProjection, read_texts
 from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS
+from gpufleet.stores.clickhouse.samples.newest import NewestPage
+from gpufleet.stores.clickhouse.samples.pages import MachineRange
 
 MIG_KEY_PREFIX = f"{ViewKind.MIG}/"
 """Prefix of the view key of a MIG device."""
@@ -25,7 +25,7 @@ GROUP BY machine, view
 
 
 def fetch_mig_layouts(
-    handle: Handle, machines: MachineRange, profiles: SetProjection, rows: Any, newest: Mapping[str, int]
+    handle: Handle, machines: MachineRange, profiles: SetProjection, page: NewestPage, newest: Mapping[str, int]
 ) -> dict[tuple[str, str], str]:
     """Return (machine, view key) of a GPU to the sorted profiles of its MIG devices.
 
@@ -35,7 +35,7 @@ def fetch_mig_layouts(
         handle: the database handle.
         machines: the machines.
         profiles: projection of info sets to `MIG_PROFILE`.
-        rows: newest samples of MIG devices, as queried by `newest_columns`.
+        page: newest samples of MIG devices.
         newest: machine to the receipt of its newest report.
     """
     parents = machines.query(handle, _PARENTS)
@@ -48,14 +48,14 @@ def fetch_mig_layouts(
             strict=True,
         )
     )
-    machine, view = texts_of(rows, "machine"), texts_of(rows, "view")
-    numbers = read_texts(handle, machines.cluster, profiles, machine, numbers_of(rows, "info_set"))
-    received_at, contents = numbers_of(rows, "received_ns"), profiles.contents(numbers)
+    machine, view = page.machine, page.view
+    numbers = read_texts(handle, machines.cluster, profiles, machine, page.info_set)
+    contents = profiles.contents(numbers)
     present: dict[tuple[str, str], str] = {}
     for row in np.flatnonzero(numbers).tolist():
         device = machine.texts[machine.rows[row]], view.texts[view.rows[row]]
         profile = contents[int(numbers[row])].get(MIG_PROFILE)
-        if profile is not None and received_at[row] >= newest[device[0]] - REPORT_WINDOW_SECONDS * NANOS:
+        if profile is not None and page.received_at[row] >= newest[device[0]] - REPORT_WINDOW_SECONDS * NANOS:
             present[device] = profile
     layouts: dict[tuple[str, str], list[str]] = {}
     for device, profile in present.items():

@@ -5,7 +5,7 @@ metric, and texts are handled once per distinct text.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -13,10 +13,14 @@ import numpy as np
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.readings import NewestColumns, split_labelled
+from gpufleet.model.view import ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.facts.labelled import LabelledValues
 from gpufleet.stores.clickhouse.facts.mig import MIG_KEY_PREFIX, MIG_PROFILE, fetch_mig_layouts
-from gpufleet.stores.clickhouse.facts.pages import (
+from gpufleet.stores.clickhouse.facts.projections import ProjectionCache, read_reasons, read_texts
+from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX
+from gpufleet.stores.clickhouse.samples.newest import NewestPage, NewestPages
+from gpufleet.stores.clickhouse.samples.pages import (
     PAGE_ROWS,
     MachineRange,
     TextNumbers,
@@ -24,15 +28,12 @@ from gpufleet.stores.clickhouse.facts.pages import (
     lists_of,
     match_rows,
     numbers_of,
-    split_rows,
     texts_of,
 )
-from gpufleet.stores.clickhouse.facts.projections import ProjectionCache, read_reasons, read_texts
-from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX
 from gpufleet.stores.clickhouse.schema.columns import Columns, DictionaryColumn, NumericArray
 
-_SUBJECTS = f"""{MachineRange.CONDITION}
-    AND (view = '' OR startsWith(view, '{GPU_KEY_PREFIX}') OR startsWith(view, '{MIG_KEY_PREFIX}'))"""
+_KINDS = ("", ViewKind.GPU, ViewKind.MIG)
+"""Kinds of views that are read; the first is the machine itself."""
 
 _ROWS = f"""
 SELECT machine, view, reader, lane, provenance = '{Provenance.IMPORTED}' AS is_imported,
@@ -42,7 +43,8 @@ SELECT machine, view, reader, lane, provenance = '{Provenance.IMPORTED}' AS is_i
     arrayFilter((value, id) -> id IN {{ints:Array(UInt16)}}, int_values, int_ids) AS int_cells,
     arrayFilter(id -> id IN {{floats:Array(UInt16)}}, float_ids) AS floats,
     arrayFilter((value, id) -> id IN {{floats:Array(UInt16)}}, float_values, float_ids) AS float_cells
-FROM latest FINAL WHERE {_SUBJECTS}
+FROM latest FINAL WHERE {MachineRange.CONDITION}
+    AND (view = '' OR startsWith(view, '{GPU_KEY_PREFIX}') OR startsWith(view, '{MIG_KEY_PREFIX}'))
 """  # noqa: S608 - names are constants; values are bound as parameters
 """Values of other metrics are left out here, which is faster than to transfer them."""
 
@@ -83,53 +85,105 @@ class _ColumnsRequest(msgspec.Struct, frozen=True):
             metrics=tuple({metric for metric, _ in split.values()}),
         )
 
-    def ids(self, *, floats: bool) -> list[int]:
-        """Return the catalogue numbers of the metrics stored as floats, or as integers."""
-        return [one.id for one in self.numbers if (one.type is ValueType.FLOAT) is floats]
+
+class PageSource(Protocol):
+    """Source of the newest samples of a cluster, page by page."""
+
+    def ranges(self) -> Sequence[MachineRange]:
+        """Return all machines."""
+        ...
+
+    def read(self, machines: MachineRange, metrics: Sequence[Metric]) -> NewestPage | None:
+        """Return the newest samples of machines, GPUs and MIG devices with the values of metrics, None without any."""
+        ...
 
 
-class _PageSubjects(msgspec.Struct, frozen=True):
-    """Machine, view, reader and lane of the rows of a page."""
+class MemoryPages:
+    """Newest samples in memory as a `PageSource`."""
 
-    machine: DictionaryColumn
-    view: DictionaryColumn
-    reader: DictionaryColumn
-    lane: DictionaryColumn
+    def __init__(self, pages: NewestPages, cluster: str, page_rows: int = PAGE_ROWS) -> None:
+        """Take the samples of a cluster; a page has up to `page_rows` subjects or one machine."""
+        self._pages = pages
+        self._cluster = cluster
+        self._machines = {one[0]: one for one in pages.ranges(page_rows)}
 
-    @classmethod
-    def of(cls, rows: Any) -> "_PageSubjects":
-        """Return the subjects of rows."""
-        return cls(**{name: texts_of(rows, name) for name in cls.__struct_fields__})
+    def ranges(self) -> Sequence[MachineRange]:
+        """Return all machines; see `PageSource`."""
+        return [MachineRange(self._cluster, some[0], some[-1]) for some in self._machines.values()]
 
-    def columns(self, cluster: str) -> Columns:
-        """Return the subjects as columns of a table."""
-        of_cluster = DictionaryColumn([cluster], np.zeros(len(self.machine.rows), np.int32))
-        return {"cluster": of_cluster, **msgspec.structs.asdict(self)}
+    def read(self, machines: MachineRange, metrics: Sequence[Metric]) -> NewestPage | None:
+        """Return the newest samples of machines; see `PageSource`."""
+        page = self._pages.read(self._machines[machines.first], metrics, _KINDS)
+        return page if len(page) else None
+
+
+class StoredPages:
+    """Newest samples in the table `latest` as a `PageSource`."""
+
+    def __init__(self, handle: Handle, cluster: str, page_rows: int = PAGE_ROWS) -> None:
+        """Take the cluster; a page has up to `page_rows` rows or one machine."""
+        self._handle = handle
+        self._cluster = cluster
+        self._page_rows = page_rows
+
+    def ranges(self) -> Sequence[MachineRange]:
+        """Return all machines; see `PageSource`."""
+        return list(fetch_machine_ranges(self._handle, self._cluster, self._page_rows))
+
+    def read(self, machines: MachineRange, metrics: Sequence[Metric]) -> NewestPage | None:
+        """Return the newest samples of machines; see `PageSource`."""
+        ints = [one.id for one in metrics if one.type is not ValueType.FLOAT]
+        floats = [one.id for one in metrics if one.type is ValueType.FLOAT]
+        rows = machines.query(self._handle, _ROWS, {"ints": ints, "floats": floats})
+        if not rows.num_rows:
+            return None
+        return NewestPage(
+            machine=texts_of(rows, "machine"),
+            view=texts_of(rows, "view"),
+            reader=texts_of(rows, "reader"),
+            lane=texts_of(rows, "lane"),
+            imported=numbers_of(rows, "is_imported").astype(np.bool_),
+            measured_at=numbers_of(rows, "measured_ns"),
+            received_at=numbers_of(rows, "received_ns"),
+            driver_session=numbers_of(rows, "driver_session"),
+            absence_set=numbers_of(rows, "absence_set"),
+            info_set=numbers_of(rows, "info_set"),
+            values=_stored_values(rows, metrics),
+        )
+
+
+def _stored_values(rows: Any, metrics: Sequence[Metric]) -> dict[str, NumericArray]:
+    """Return metric to the number of each row, NaN for none; metrics without any number are left out."""
+    ids = [one.id for one in metrics]
+    places = np.zeros(1 + max(ids, default=0), np.int64)  # of the metrics, by catalogue number
+    places[ids] = np.arange(len(ids))
+    count = rows.num_rows
+    cells, present = np.full(len(metrics) * count, np.nan), np.zeros(len(metrics), np.int64)
+    for ids_name, cells_name in (("ints", "int_cells"), ("floats", "float_cells")):
+        lengths, elements = lists_of(rows, ids_name)
+        columns = places[elements]
+        present += np.bincount(columns, minlength=len(metrics))
+        cells[columns * count + np.repeat(np.arange(count), lengths)] = lists_of(rows, cells_name)[1]
+    matrix = cells.reshape(len(metrics), count)
+    return {metrics[place].name: matrix[place] for place in np.flatnonzero(present).tolist()}
 
 
 class _NumberColumn:
-    """Column of numbers that is filled from the first to the last row; NaN in rows that are left out.
+    """Column of numbers that is filled from the first to the last row; NaN in rows that are left out."""
 
-    It has space for the expected number of rows. Space that is not used takes no memory.
-    """
-
-    def __init__(self, expected: int) -> None:
-        self._cells = np.empty(expected)
+    def __init__(self) -> None:
+        self._chunks: list[NumericArray] = []
         self._end = 0
 
     def put(self, first: int, cells: NumericArray) -> None:
         """Set the numbers of consecutive rows after all earlier ones."""
-        end = first + len(cells)
-        if end > len(self._cells):
-            self._cells = np.concatenate([self._cells[: self._end], np.empty(end - self._end)])
-        self._cells[self._end : first] = np.nan
-        self._cells[first:end] = cells
-        self._end = end
+        self._chunks += [np.full(first - self._end, np.nan), cells]
+        self._end = first + len(cells)
 
     def cells(self, rows: int) -> NumericArray:
         """Return the column with so many rows."""
         self.put(rows, np.empty(0))
-        return self._cells[:rows]
+        return np.concatenate(self._chunks)
 
 
 class NewestColumnsReader:
@@ -138,24 +192,24 @@ class NewestColumnsReader:
     def __init__(
         self,
         handle: Handle,
+        pages: PageSource,
         projections: ProjectionCache,
         labelled: LabelledValues,
         cluster: str,
         metrics: Collection[str],
-        page_rows: int = PAGE_ROWS,
     ) -> None:
         """Take the request.
 
         Args:
             handle: the database handle.
+            pages: newest samples of the cluster.
             projections: sets that were read before.
             labelled: values with dimensions.
             cluster: the cluster.
             metrics: names of metrics, and names that `model.stored.readings.labelled` gave.
-            page_rows: maximum rows of a page, unless a single machine has more.
         """
-        self._page_rows = page_rows
         self._handle = handle
+        self._pages = pages
         self._labelled = labelled
         self._cluster = cluster
         self._request = request = _ColumnsRequest.of(metrics)
@@ -168,60 +222,51 @@ class NewestColumnsReader:
         self._heads: dict[str, list[NumericArray]] = {name: [] for name in _HEADS}
         self._values: dict[str, _NumberColumn] = {}
         self._layouts: dict[tuple[str, str], str] = {}
-        self._rows = self._expected = 0
-        numbers = [one.id for one in request.numbers]
-        self._places = np.zeros(1 + max(numbers, default=0), np.int64)  # of the metrics, by catalogue number
-        self._places[numbers] = np.arange(len(numbers))
-        self._cells = np.empty(0)  # of a page, metric after metric
+        self._rows = 0
 
     def read(self) -> NewestColumns:
         """Read all pages."""
-        pages = list(fetch_machine_ranges(self._handle, self._cluster, self._page_rows))
-        self._expected = sum(machines.rows for machines in pages)
-        for machines in pages:
-            self._read_page(machines)
+        for machines in self._pages.ranges():
+            page = self._pages.read(machines, self._request.numbers)
+            if page is not None:
+                self._add_page(machines, self._without_mig(machines, page))
         heads = {name: _joined(self._heads.pop(name), kind) for name, kind in _HEADS.items()}
+        values = {name: self._values.pop(name).cells(self._rows) for name in list(self._values)}
         return NewestColumns(
             **heads,
             machines=self._machines,
             views=self._views,
             readers=self._readers.texts,
             lanes=self._lanes.texts,
-            values={name: column.cells(self._rows) for name, column in self._values.items()},
+            values=values,
             absences=self._reasons.contents(heads["absence_set"]),
             texts=self._texts.contents(heads["info_set"]),
             addresses=self._addresses.texts,
             mig_layouts=self._layouts,
         )
 
-    def _read_page(self, machines: MachineRange) -> None:
-        request = self._request
-        parameters = {"ints": request.ids(floats=False), "floats": request.ids(floats=True)}
-        rows = machines.query(self._handle, _ROWS, parameters)
-        rows = self._without_mig(machines, rows) if rows.num_rows else rows
-        if not rows.num_rows:
+    def _add_page(self, machines: MachineRange, page: NewestPage) -> None:
+        if not len(page):
             return
-        page, measured_at = _PageSubjects.of(rows), numbers_of(rows, "measured_ns")
         self._add_subjects(page)
-        self._add_head("imported", numbers_of(rows, "is_imported").astype(np.bool_))
-        self._add_head("measured_at", measured_at)
-        self._add_head("received_at", numbers_of(rows, "received_ns"))
-        self._add_head("driver_session", numbers_of(rows, "driver_session"))
+        for name in ("imported", "measured_at", "received_at", "driver_session"):
+            self._add_head(name, getattr(page, name))
         self._add_head("interval_seconds", self._intervals(machines, page))
         self._add_head("address", self._page_addresses(machines, page))
-        self._add_head("absence_set", read_reasons(self._handle, self._reasons, numbers_of(rows, "absence_set")))
-        info = read_texts(self._handle, self._cluster, self._texts, page.machine, numbers_of(rows, "info_set"))
+        self._add_head("absence_set", read_reasons(self._handle, self._reasons, page.absence_set))
+        info = read_texts(self._handle, self._cluster, self._texts, page.machine, page.info_set)
         self._add_head("info_set", info)
-        subjects = page.columns(self._cluster)
-        labelled = self._labelled.find(request.labelled, subjects, measured_at)
-        for name, cells in {**self._numbers(rows), **labelled}.items():
-            self._values.setdefault(name, _NumberColumn(self._expected)).put(self._rows, cells)
-        self._rows += rows.num_rows
+        subjects: Columns = {"cluster": DictionaryColumn([self._cluster], np.zeros(len(page), np.int32))}
+        subjects |= {"machine": page.machine, "view": page.view, "reader": page.reader, "lane": page.lane}
+        labelled = self._labelled.find(self._request.labelled, subjects, page.measured_at)
+        for name, cells in {**page.values, **labelled}.items():
+            self._values.setdefault(name, _NumberColumn()).put(self._rows, cells)
+        self._rows += len(page)
 
     def _add_head(self, name: str, cells: NumericArray) -> None:
         self._heads[name].append(cells.astype(_HEADS[name], copy=False))
 
-    def _add_subjects(self, page: _PageSubjects) -> None:
+    def _add_subjects(self, page: NewestPage) -> None:
         """Add the subjects of a page. The rows of a machine are in one page."""
         self._add_head("machine", page.machine.rows + len(self._machines))
         self._machines += page.machine.texts
@@ -232,36 +277,19 @@ class NewestColumnsReader:
         self._add_head("reader", self._readers.assign(page.reader.texts)[page.reader.rows])
         self._add_head("lane", self._lanes.assign(page.lane.texts)[page.lane.rows])
 
-    def _without_mig(self, machines: MachineRange, rows: Any) -> Any:
+    def _without_mig(self, machines: MachineRange, page: NewestPage) -> NewestPage:
         """Return the rows of machines and GPUs; the layouts of MIG devices are added."""
-        mig, others = split_rows(rows, "view", MIG_KEY_PREFIX)
-        if mig.num_rows:
-            machine = texts_of(rows, "machine")
-            newest = np.zeros(len(machine.texts), np.int64)
-            np.maximum.at(newest, machine.rows, numbers_of(rows, "received_ns"))
-            newest_of = dict(zip(machine.texts, newest.tolist(), strict=True))
-            self._layouts |= fetch_mig_layouts(self._handle, machines, self._profiles, mig, newest_of)
-        return others
+        is_mig = np.array([key.startswith(MIG_KEY_PREFIX) for key in page.view.texts], np.bool_)[page.view.rows]
+        if not is_mig.any():
+            return page
+        newest = np.zeros(len(page.machine.texts), np.int64)
+        np.maximum.at(newest, page.machine.rows, page.received_at)
+        newest_of = dict(zip(page.machine.texts, newest.tolist(), strict=True))
+        devices = page.select(np.flatnonzero(is_mig))
+        self._layouts |= fetch_mig_layouts(self._handle, machines, self._profiles, devices, newest_of)
+        return page.select(np.flatnonzero(~is_mig))
 
-    def _numbers(self, rows: Any) -> dict[str, NumericArray]:
-        """Return metric to the number of each row, NaN for none; metrics without any number are left out.
-
-        The arrays are valid until the next call.
-        """
-        metrics, count = self._request.numbers, rows.num_rows
-        if len(self._cells) < len(metrics) * count:
-            self._cells = np.empty(len(metrics) * count)
-        cells, present = self._cells[: len(metrics) * count], np.zeros(len(metrics), np.int64)
-        cells.fill(np.nan)
-        for ids_name, cells_name in (("ints", "int_cells"), ("floats", "float_cells")):
-            lengths, ids = lists_of(rows, ids_name)
-            columns = self._places[ids]
-            present += np.bincount(columns, minlength=len(metrics))
-            cells[columns * count + np.repeat(np.arange(count), lengths)] = lists_of(rows, cells_name)[1]
-        matrix = cells.reshape(len(metrics), count)
-        return {metrics[place].name: matrix[place] for place in np.flatnonzero(present).tolist()}
-
-    def _intervals(self, machines: MachineRange, page: _PageSubjects) -> NumericArray:
+    def _intervals(self, machines: MachineRange, page: NewestPage) -> NumericArray:
         """Return the declared interval of each row, NaN for none."""
         found = machines.query(self._handle, _INTERVALS)
         if not found.num_rows:
@@ -270,7 +298,7 @@ class NewestColumnsReader:
         places = match_rows((page.machine, page.reader, page.lane), tuple(declared))
         return np.append(numbers_of(found, "interval_seconds"), np.nan)[places]
 
-    def _page_addresses(self, machines: MachineRange, page: _PageSubjects) -> NumericArray:
+    def _page_addresses(self, machines: MachineRange, page: NewestPage) -> NumericArray:
         """Return the number of the PCI address of each row's view, as its reader describes it; -1 for none."""
         found = machines.query(self._handle, _ADDRESSES)
         if not found.num_rows:

@@ -1,11 +1,12 @@
 """GPU UUIDs that several machines report, and counts of events. All results are bounded."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from gpufleet.model.stored.readings import EventCount, ViewColumns
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX, INDEX_KEY_PREFIX
+from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 
 MAX_DUPLICATES = 10_000
 """Maximum number of rows of duplicate views."""
@@ -57,8 +58,26 @@ def fetch_duplicate_views(handle: Handle, since: int) -> ViewColumns:
     """Return the GPU UUIDs that several machines reported; see `ports.FactStore.duplicate_views`."""
     rows = handle.query(_DUPLICATES, parameters={"since": since}).result_rows
     machines = Counter(row[2] for row in rows)  # a limit, or equal hashes, may leave one machine
-    found = [row for row in rows if machines[row[2]] > 1]
-    cluster, machine, view, received_at = zip(*found, strict=True) if found else ((), (), (), ())
+    return _view_columns([row for row in rows if machines[row[2]] > 1])
+
+
+def find_duplicate_views(newest: NewestSamples, since: int) -> ViewColumns | None:
+    """Return the same from memory, or None if the store must be queried."""
+    shared = newest.shared_gpus(since)
+    if shared is None:
+        return None
+    of_machine: Counter[tuple[str, str]] = Counter()
+    rows = []
+    for gpu in shared:
+        of_machine[gpu.cluster, gpu.machine] += 1
+        if of_machine[gpu.cluster, gpu.machine] <= MAX_DUPLICATES_PER_MACHINE:
+            rows.append(gpu)
+    machines = Counter(gpu.view for gpu in rows[:MAX_DUPLICATES])
+    return _view_columns([gpu for gpu in rows[:MAX_DUPLICATES] if machines[gpu.view] > 1])
+
+
+def _view_columns(rows: Sequence[tuple[str, str, str, int]]) -> ViewColumns:
+    cluster, machine, view, received_at = zip(*rows, strict=True) if rows else ((), (), (), ())
     return ViewColumns(cluster=cluster, machine=machine, view=view, received_at=received_at)
 
 

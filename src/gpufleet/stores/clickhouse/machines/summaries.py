@@ -103,13 +103,18 @@ def fetch_numa_nodes(
 
 
 def load_gpu_counts(handle: Handle, counts: GpuCounts) -> None:
-    """Add the GPUs of the whole store to counts."""
+    """Add the GPUs of the whole store to counts, without memory of its newest samples."""
     for (cluster,) in handle.query(_CLUSTERS).result_rows:  # a single query would take a kilobyte per GPU
         for rows in _chunks(handle, _GPUS, {"cluster": cluster}):
             clusters = DictionaryColumn([cluster], np.zeros(rows.num_rows, np.int64))
             at, value_at, seen_at, state = (_numbers(rows, name) for name in ("at", "value_at", "seen_at", "state"))
             machines, views = _texts(rows, "machine"), _texts(rows, "view")
             counts.add(GpuReports(clusters, machines, views, at, value_at, seen_at, state))
+    load_buses(handle, counts)
+
+
+def load_buses(handle: Handle, counts: GpuCounts) -> None:
+    """Add the PCI inventories of the whole store to counts."""
     for rows in _chunks(handle, _BUSES, {}):
         gpus, reported_at = _numbers(rows, "gpus"), _numbers(rows, "newest_at")
         counts.add_buses(BusReports(_texts(rows, "cluster"), _texts(rows, "machine"), gpus, reported_at))

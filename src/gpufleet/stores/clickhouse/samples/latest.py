@@ -5,8 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-import numpy as np
-
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import BY_ID, CATALOGUE, Lane
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
@@ -22,16 +20,7 @@ from gpufleet.stores.clickhouse.samples.cache import (
     fetch_newest,
     subject_slices,
 )
-from gpufleet.stores.clickhouse.samples.keys import dictionary_column
-from gpufleet.stores.clickhouse.samples.newest import (
-    COPIED,
-    ROW_COLUMNS,
-    NewestRow,
-    NewestSamples,
-    ValueGroup,
-    value_of,
-)
-from gpufleet.stores.clickhouse.schema.columns import Columns, DictionaryColumn, IndexedColumn
+from gpufleet.stores.clickhouse.samples.newest import ROW_COLUMNS, NewestRow, NewestSamples, value_of
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, fetch_absences
 
 SampleKey = tuple[str, str, str, str, int]
@@ -39,9 +28,6 @@ SampleKey = tuple[str, str, str, str, int]
 
 _QUERIED = ("machine", *ROW_COLUMNS)
 """Columns of `latest` as queried. After them: ids and values of integers, ids and values of floats, and `known_at`."""
-
-_INT_IDS = len(_QUERIED)
-_FLOAT_IDS = _INT_IDS + 2
 
 _SELECT_LATEST = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
@@ -75,8 +61,8 @@ def fetch_latest(
 ) -> dict[str, tuple[StoredSample, ...]]:
     """Return machine id to the newest sample per view, reader and lane, in that order (of one view).
 
-    `newest` has the rows of machines that were read before; None if other processes may write to the tables.
-    `complete` writes deferred rows of `latest`. `subjects_of` returns the subjects of machines.
+    `newest` has the samples in memory; None if other processes may write to the tables. `complete` writes deferred rows
+    of `latest` before a query. `subjects_of` returns the subjects of machines.
     """
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     subjects = [(cluster, machine) for machine in machines]
@@ -120,16 +106,10 @@ def fetch_newest_rows(
     `newest` and `complete` are those of `fetch_latest`. Only the values of `metrics` are needed, None for all; rows may
     have more.
     """
-    if newest is None:
+    rows = None if newest is None else newest.read(cluster, machines, view, metrics)
+    if rows is None:
         complete()
-        return _rows_of(_query(handle, cluster, machines, view))
-    read = newest.read(cluster, machines, view, metrics)
-    rows = read.rows
-    if read.missing:
-        complete()  # rows that are written from now on are added by the writer
-        found = _query(handle, cluster, read.missing, None)
-        newest.load(read, cluster, *_columns_of(cluster, found))
-        rows = rows + [row for row in _rows_of(found) if view is None or row.view == view]
+        rows = _rows_of(_query(handle, cluster, machines, view))
     return sorted(rows, key=attrgetter("place"))
 
 
@@ -150,32 +130,6 @@ def _rows_of(found: Iterable[tuple[Any, ...]]) -> list[NewestRow]:
         }
         rows.append(NewestRow(**dict(zip(_QUERIED, head, strict=True)), values=values))
     return rows
-
-
-def _columns_of(cluster: str, found: Sequence[tuple[Any, ...]]) -> tuple[Columns, list[ValueGroup]]:
-    """Return rows of `latest`, as queried, as the arguments of `NewestSamples.load`."""
-    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[Any, ...]]] = {}
-    for row in found:
-        groups.setdefault((tuple(row[_INT_IDS]), tuple(row[_FLOAT_IDS])), []).append(row)
-    rows = [row for some in groups.values() for row in some]
-    cells: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * (_FLOAT_IDS + 3)
-    columns = dict(zip((*_QUERIED, "known_at"), (*cells[: len(_QUERIED)], cells[-1]), strict=True))
-    head: Columns = {name: np.array(columns[name], kind) for name, kind in COPIED.items()}
-    for name in ("machine", "reader", "lane", "provenance"):
-        head[name] = dictionary_column(columns[name])
-    head["cluster"] = DictionaryColumn([cluster], np.zeros(len(rows), np.int32))
-    head["view"] = IndexedColumn(columns["view"], np.arange(len(rows)))
-    return head, [
-        ValueGroup(
-            (*int_ids, *float_ids), [*_transposed(some, _INT_IDS + 1), *_transposed(some, _FLOAT_IDS + 1)], len(some)
-        )
-        for (int_ids, float_ids), some in groups.items()
-    ]
-
-
-def _transposed(rows: Sequence[tuple[Any, ...]], place: int) -> Iterable[list[Any]]:
-    """Return the lists at a position of rows as columns."""
-    return map(list, zip(*(row[place] for row in rows), strict=True))
 
 
 def _texts(handle: Handle, parameters: dict[str, Any], ids: set[int], cache: ReadCache) -> dict[int, dict[str, Value]]:

@@ -1,40 +1,46 @@
-"""Newest samples of machines in memory: for each cluster, arrays indexed by subject number. Pure.
+"""Newest samples of all machines in memory, in arrays. Pure.
 
 A subject is a view of a machine as read by one reader in one lane. Its newest sample is the last in the hub's order of
 reports, so rows can be added in any order, and again, with the same result.
 
-A subject takes about 300 bytes, and 8 bytes per value; arrays have up to a quarter more space than they need.
+A subject takes about 150 bytes, and 8 bytes per value; arrays have up to an eighth more space than they need.
 """
 
+import itertools
+import logging
 import threading
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpufleet.model.catalogue import BY_ID, Metric, ValueType
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import Provenance, Value
+from gpufleet.model.view import ViewKind
 from gpufleet.stores.clickhouse.schema.columns import (
+    NO_NUMBER,
     ColumnData,
     Columns,
     DictionaryColumn,
-    IdIndex,
     IndexedColumn,
     NumericArray,
-    mix_hashes,
-    text_hashes,
 )
 
-SIZE_LIMIT = 1 << 30
-"""Bytes above which the largest cluster is dropped, and read from the store again: no cluster evicts a smaller one."""
+LOG = logging.getLogger(__name__)
 
-_SUBJECT_BYTES = 200
-"""Size of a subject besides its cells: its view's key, and its place in the lists and indexes."""
+SIZE_LIMIT = 2 << 30
+"""Bytes above which the largest cluster is left to the store until a restart: no cluster evicts a smaller one."""
+
+_SUBJECT_BYTES = 8
+"""Size of a subject besides its cells: its place in the list of its machine, and in the index of numbers."""
 
 _NAME_BYTES = 200
-"""Size of a machine, or of the name of a reader or lane."""
+"""Size of the name of a reader, lane or provenance."""
+
+_MACHINE_BYTES = 400
+"""Size of a machine besides its subjects and views."""
 
 _LIST_BYTES, _METRIC_BYTES = 1_200, 100
 """Size of a list of metrics, and of each of its entries. A sender can invent any number of lists."""
@@ -48,10 +54,12 @@ COPIED: dict[str, type[np.generic]] = {
 
 _HEAD: dict[str, type[np.generic]] = {
     **COPIED,
-    "machine": np.int32,
     "view": np.int32,  # position among the machine's views
     **dict.fromkeys(("reader", "lane", "provenance"), np.int32),  # positions among all texts
     **dict.fromkeys(("table", "slot"), np.int32),
+    "machine": np.int32,
+    "kind": np.int8,  # of the view
+    "key_hash": np.int64,  # this process's hash of the view's key, which senders cannot choose
 }
 """Columns of a subject, except for its values."""
 
@@ -61,10 +69,23 @@ ROW_COLUMNS = (
 )
 """Columns of a `NewestRow` after its machine."""
 
+_PAGE_HEADS = ("measured_at", "received_at", "driver_session", "absence_set", "info_set")
+"""Columns of a `NewestPage` that are those of the subjects."""
+
+_KINDS = ("", *ViewKind)
+"""Kinds of views; the first is the machine itself."""
+
+_GPU, _NAMED_GPU = _KINDS.index(ViewKind.GPU), len(_KINDS)
+"""Kinds of GPUs without and with a UUID."""
+
+_GPU_PREFIX = f"{ViewKind.GPU}/"
+
+_NO_UUID = (f"{_GPU_PREFIX}pci/", f"{_GPU_PREFIX}instance/")
+"""Prefixes of the keys of GPUs without a UUID."""
+
 _NEVER = np.iinfo(np.int64).min
 _NO_TABLE = -1
-
-_UNKNOWN = -1
+_OTHER = -1
 
 
 class ValueGroup(msgspec.Struct, frozen=True):
@@ -103,18 +124,54 @@ class NewestRow(msgspec.Struct, frozen=True):
         return self.machine, self.view, self.reader, self.lane, self.measured_at
 
 
-class NewestRead(msgspec.Struct, frozen=True):
-    """Result of a read.
+class SharedGpu(NamedTuple):
+    """Newest report of a GPU by one of the machines that reported it."""
+
+    cluster: str
+    machine: str
+    view: str
+    received_at: int
+
+
+class NewestPage(msgspec.Struct, frozen=True):
+    """Newest samples of consecutive machines in columns, one row per subject.
 
     Attributes:
-        rows: in any order.
-        missing: machines that must be loaded.
-        content: the rows in memory at the time of the read, which may be dropped before `missing` is loaded.
+        machine, view, reader, lane: the subject; the texts of a column are distinct.
+        imported: whether the sample is imported.
+        measured_at, received_at: nanoseconds since 1970.
+        driver_session, absence_set, info_set: as stored.
+        values: metric to the number of each row, NaN for none; metrics without any number are left out.
     """
 
-    rows: list[NewestRow]
-    missing: list[str]
-    content: "_ClusterSamples"
+    machine: DictionaryColumn
+    view: DictionaryColumn
+    reader: DictionaryColumn
+    lane: DictionaryColumn
+    imported: NumericArray
+    measured_at: NumericArray
+    received_at: NumericArray
+    driver_session: NumericArray
+    absence_set: NumericArray
+    info_set: NumericArray
+    values: dict[str, NumericArray]
+
+    def __len__(self) -> int:
+        return len(self.measured_at)
+
+    def select(self, rows: NumericArray) -> "NewestPage":
+        """Return some rows."""
+        columns: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            column = getattr(self, name)
+            if isinstance(column, DictionaryColumn):
+                columns[name] = DictionaryColumn(column.texts, column.rows[rows])
+            elif isinstance(column, dict):
+                some = {metric: cells[rows] for metric, cells in column.items()}
+                columns[name] = {metric: cells for metric, cells in some.items() if not np.isnan(cells).all()}
+            else:
+                columns[name] = column[rows]
+        return NewestPage(**columns)
 
 
 def value_of(metric: Metric, stored: float) -> Value:
@@ -147,7 +204,7 @@ class _ValueTable:
         again = [self._free.pop() for _ in range(min(count, len(self._free)))]
         first, self._used = self._used, self._used + count - len(again)
         if self._used > len(self._cells):
-            more = self._used + self._used // 4 - len(self._cells)
+            more = self._used + self._used // 8 - len(self._cells)
             self._cells = np.concatenate([self._cells, np.empty((more, self._cells.shape[1]), np.uint64)])
             self._present = np.concatenate([self._present, np.empty((more, self._present.shape[1]), np.uint8)])
         return np.array([*again, *range(first, self._used)], np.int32)
@@ -169,6 +226,9 @@ class _ValueTable:
             kind = np.float64 if is_float else np.uint64
             if isinstance(column, np.ndarray):
                 picked = column[rows].astype(kind, copy=False)
+            elif is_float:
+                picked = np.array(column, kind)[rows]  # None becomes NaN
+                present[:, place] = ~np.isnan(picked)
             else:
                 some = [column[row] for row in rows.tolist()]
                 present[:, place] = [cell is not None for cell in some]
@@ -180,6 +240,13 @@ class _ValueTable:
     def copy(self, slots: NumericArray) -> tuple[NumericArray, NumericArray]:
         """Return copies of the cells of slots and of their bits of presence, for `values`."""
         return self._cells[slots], self._present[slots]
+
+    def copy_metrics(
+        self, slots: NumericArray, metrics: Sequence[Metric]
+    ) -> tuple[dict[int, Metric], NumericArray, NumericArray]:
+        """Return the metrics that the table has, by position, copies of their cells in slots, and bits of presence."""
+        known = {self._names.index(metric.name): metric for metric in metrics if metric.name in self._names}
+        return known, self._cells[np.ix_(slots, np.fromiter(known, np.int64))], self._present[slots]
 
     def values(
         self, cells: NumericArray, bits: NumericArray, metrics: Collection[str] | None
@@ -202,81 +269,200 @@ class _ValueTable:
 
 
 class NewestSamples:
-    """Newest samples of the machines that were loaded. Thread-safe.
+    """Newest samples of the subjects of a store, by number. Thread-safe.
 
-    A machine is loaded by a query of the store. Rows that are written meanwhile and later are added to it.
+    A start loads them from the store, while rows that are written are added. Before the end of the load, and for a
+    cluster that does not fit, there are no answers: the store has to be queried.
     """
 
     def __init__(self, limit: int = SIZE_LIMIT) -> None:
         self._lock = threading.Lock()
         self._limit = limit
-        self._clusters: dict[str, _ClusterSamples] = {}
+        self._content = NewestContent()
+
+    @property
+    def content(self) -> "NewestContent":
+        """The present content, which the next `drop` replaces."""
+        return self._content
 
     @property
     def size(self) -> int:
         """Size in bytes, estimated."""
-        return sum(one.size for one in self._clusters.values())
+        return self._content.size
+
+    @property
+    def subjects(self) -> int:
+        """Number of subjects."""
+        return sum(len(one) for one in self._content.clusters.values())
 
     def drop(self) -> None:
         """Drop all rows, because the content of the store is unknown."""
         with self._lock:
-            self._clusters.clear()
+            self._content = NewestContent()
 
-    def read(
-        self,
-        cluster: str,
-        machines: Iterable[str],
-        view: str | None = None,
-        metrics: Collection[str] | None = None,
-    ) -> NewestRead:
-        """Return the newest samples of machines (of one view), and the machines that must be loaded.
-
-        Rows have the values of `metrics`, or all.
-        Rows that are written from now on are added to those machines. So the caller queries them after this call.
-        """
-        with self._lock:
-            content = self._clusters.setdefault(cluster, _ClusterSamples())
-            copies: list[_MachineCopy] = []
-            missing: list[str] = []
-            for machine in dict.fromkeys(machines):
-                copied = content.copy(machine, view)
-                if copied is None:
-                    missing.append(machine)
-                else:
-                    copies.append(copied)
-        return NewestRead([row for one in copies for row in one.rows(metrics)], missing, content)
-
-    def load(self, read: NewestRead, cluster: str, head: Columns, groups: Sequence[ValueGroup]) -> None:
-        """Add all rows of the missing machines. No effect if the cluster was dropped since the read."""
-        with self._lock:
-            if self._clusters.get(cluster) is not read.content:
-                return
-            try:
-                read.content.add(head, groups, np.arange(sum(group.count for group in groups)))
-            except BaseException:  # half of the rows may be there
-                del self._clusters[cluster]
-                raise
-            read.content.note_loaded(read.missing)
-            self._bound()
-
-    def add(self, head: Columns, groups: Sequence[ValueGroup]) -> None:
-        """Add rows that were written; rows of machines that are not loaded are left out.
+    def add(
+        self, numbers: NumericArray, head: Columns, groups: Sequence[ValueGroup], to: "NewestContent | None" = None
+    ) -> None:
+        """Add rows that the store has, in any order.
 
         Args:
+            numbers: number of each row's subject.
             head: the columns of `latest` without values.
             groups: the values of all rows, in the same order.
+            to: the content, if it is not the present one.
         """
-        clusters = _dictionary(head["cluster"])
+        content = self._content if to is None else to
         with self._lock:
-            for code, cluster in enumerate(clusters.texts):
-                if cluster in self._clusters:
-                    self._clusters[cluster].add(head, groups, np.flatnonzero(clusters.rows == code))
-            self._bound()
+            try:
+                content.add(numbers, head, groups)
+                content.bound(self._limit)
+            except BaseException:  # some of the rows may be there
+                if content is self._content:
+                    self._content = NewestContent()
+                raise
 
-    def _bound(self) -> None:
-        """Drop the largest clusters above the limit."""
-        while self.size > self._limit:
-            del self._clusters[max(self._clusters, key=lambda one: self._clusters[one].size)]
+    def read(
+        self, cluster: str, machines: Iterable[str], view: str | None = None, metrics: Collection[str] | None = None
+    ) -> list[NewestRow] | None:
+        """Return the newest samples of machines (of one view), or None if the store must be queried.
+
+        Rows have the values of `metrics`, or all.
+        """
+        copies: list[_MachineCopy] = []
+        with self._lock:
+            content = self._content
+            if not content.has(cluster):
+                return None
+            found = content.clusters.get(cluster)
+            if found is not None:
+                copies = [copy for one in dict.fromkeys(machines) if (copy := found.copy(one, view)) is not None]
+        return [row for one in copies for row in one.rows(metrics)]
+
+    def pages(self, cluster: str) -> "NewestPages | None":
+        """Return the newest samples of a cluster for reading in columns, or None if the store must be queried."""
+        with self._lock:
+            if not self._content.has(cluster):
+                return None
+            return NewestPages(self._lock, self._content.clusters.get(cluster, _ClusterSamples()))
+
+    def shared_gpus(self, since: int) -> list[SharedGpu] | None:
+        """Return the GPUs with a UUID that several machines reported since then, or None if the store must be queried.
+
+        `since` is a place in the order of reports.
+        """
+        with self._lock:
+            clusters = self._content.clusters
+            if not all(map(self._content.has, (*clusters, *self._content.omitted))):
+                return None
+            gpus = {cluster: one.named_gpus(since) for cluster, one in clusters.items()}
+        chosen = _shared(list(gpus.values()))
+        newest: dict[tuple[str, str, str], tuple[int, int]] = {}
+        with self._lock:
+            for (cluster, (places, _, _)), rows in zip(gpus.items(), chosen, strict=True):
+                for machine, view, *times in clusters[cluster].reports(places[rows]):
+                    gpu = view, cluster, machine
+                    newest[gpu] = max(newest.get(gpu, (_NEVER, 0)), (times[0], times[1]))
+        return [
+            SharedGpu(cluster, machine, view, received_at)
+            for (view, cluster, machine), (_, received_at) in sorted(newest.items())
+        ]
+
+
+def _shared(gpus: Sequence[tuple[NumericArray, NumericArray, NumericArray]]) -> list[NumericArray]:
+    """Return the rows of each part, given as `named_gpus` does, with a key that another machine has too."""
+    if not gpus:
+        return []
+    counts = [len(places) for places, _, _ in gpus]
+    hashes = np.concatenate([keys for _, _, keys in gpus])
+    part = np.repeat(np.arange(len(gpus)), counts)
+    machines = part << np.int64(32) | np.concatenate([machines for _, machines, _ in gpus])
+    order = np.argsort(hashes)
+    is_first = np.diff(hashes[order], prepend=0, append=0) != 0
+    is_first[[0, -1]] = True
+    firsts = np.flatnonzero(is_first[:-1])
+    if not len(firsts):
+        return [np.empty(0, np.int64)] * len(gpus)
+    ordered = machines[order]
+    is_shared = np.minimum.reduceat(ordered, firsts) != np.maximum.reduceat(ordered, firsts)
+    rows = np.sort(order[np.repeat(is_shared, np.diff([*firsts, len(order)]))])
+    starts = np.cumsum([0, *counts])
+    return [rows[(rows >= first) & (rows < end)] - first for first, end in itertools.pairwise(starts.tolist())]
+
+
+class NewestContent:
+    """Newest samples of all clusters. Not thread-safe.
+
+    Attributes:
+        clusters: id to samples.
+        omitted: clusters that do not fit.
+        is_loaded: whether it has all rows of the store, except for those of omitted clusters.
+    """
+
+    def __init__(self) -> None:
+        self.clusters: dict[str, _ClusterSamples] = {}
+        self.omitted: set[str] = set()
+        self.is_loaded = False
+        self._places = _Places()
+
+    @property
+    def size(self) -> int:
+        """Size in bytes, estimated."""
+        return self._places.size + sum(one.size for one in self.clusters.values())
+
+    def has(self, cluster: str) -> bool:
+        """Return whether all rows of a cluster are there."""
+        return self.is_loaded and cluster not in self.omitted
+
+    def add(self, numbers: NumericArray, head: Columns, groups: Sequence[ValueGroup]) -> None:
+        """Add rows; see `NewestSamples.add`."""
+        column = _dictionary(head["cluster"])
+        for code, cluster in enumerate(column.texts):
+            if cluster in self.omitted:
+                continue
+            rows = np.flatnonzero(column.rows == code)
+            if len(rows):
+                self.clusters.setdefault(cluster, _ClusterSamples()).add(self._places, numbers, head, groups, rows)
+
+    def bound(self, limit: int) -> None:
+        """Omit the largest clusters above a size."""
+        while self.clusters and self.size > limit:
+            largest = max(self.clusters, key=lambda one: self.clusters[one].size)
+            LOG.warning(
+                "cluster %s: its newest samples are read from the store until the next start, because all newest "
+                "samples in memory would take more than %d MiB",
+                largest,
+                limit >> 20,
+            )
+            del self.clusters[largest]
+            self.omitted.add(largest)
+
+
+class NewestPages:
+    """Newest samples of a cluster in columns. Thread-safe."""
+
+    def __init__(self, lock: threading.Lock, samples: "_ClusterSamples") -> None:
+        self._lock = lock
+        self._samples = samples
+
+    def ranges(self, size: int) -> list[list[str]]:
+        """Return the machines in order of their ids, in lists with up to `size` subjects or one machine."""
+        with self._lock:
+            counts = self._samples.subject_counts()
+        machines = sorted(counts)
+        ends = np.cumsum(np.fromiter((counts[one] for one in machines), np.int64, len(machines)))
+        found: list[list[str]] = []
+        start, before = 0, 0
+        while start < len(machines):
+            end = max(int(np.searchsorted(ends, before + size, side="right")), start + 1)
+            found.append(machines[start:end])
+            start, before = end, int(ends[end - 1])
+        return found
+
+    def read(self, machines: Sequence[str], metrics: Sequence[Metric], kinds: Sequence[str]) -> NewestPage:
+        """Return the newest samples of machines, and of their views of some kinds, with the values of metrics."""
+        with self._lock:
+            copied = self._samples.copy_columns(machines, metrics, kinds)
+        return copied.page(metrics)
 
 
 class _MachineCopy(msgspec.Struct, frozen=True):
@@ -311,42 +497,141 @@ class _MachineCopy(msgspec.Struct, frozen=True):
             yield NewestRow(machine=self.machine, **dict(zip(columns, row, strict=True)))
 
 
+class _ColumnsCopy(msgspec.Struct, frozen=True):
+    """Columns of the subjects of machines, copied.
+
+    Attributes:
+        machines: their ids.
+        machine: position of each row's machine.
+        heads: other columns, by name.
+        views: view keys of each machine, by number, encoded.
+        texts: names of readers, lanes and provenances, by number.
+        values: for each table: the positions of its rows, and the result of `copy_metrics`.
+    """
+
+    machines: Sequence[str]
+    machine: NumericArray
+    heads: dict[str, NumericArray]
+    views: list[bytes]
+    texts: list[str]
+    values: list[tuple[NumericArray, dict[int, Metric], NumericArray, NumericArray]]
+
+    def page(self, metrics: Sequence[Metric]) -> NewestPage:
+        """Build the page."""
+        is_imported = np.array([text == Provenance.IMPORTED for text in self.texts], np.bool_)
+        return NewestPage(
+            machine=_used_texts(self.machines, self.machine),
+            view=self._view(),
+            reader=_used_texts(self.texts, self.heads["reader"]),
+            lane=_used_texts(self.texts, self.heads["lane"]),
+            imported=is_imported[self.heads["provenance"]],
+            values=self._values(metrics),
+            **{name: self.heads[name] for name in _PAGE_HEADS},
+        )
+
+    def _view(self) -> DictionaryColumn:
+        """Return the keys of the views; machines can have views with equal keys."""
+        codes: dict[str, int] = {}
+        views = [_decode_keys(keys) for keys in self.views]
+        numbers = [codes.setdefault(key, len(codes)) for keys in views for key in keys]
+        firsts = np.cumsum([0, *map(len, views)])
+        rows = np.array(numbers, np.int32)[firsts[self.machine] + self.heads["view"]] if numbers else self.machine
+        return DictionaryColumn(list(codes), rows)
+
+    def _values(self, metrics: Sequence[Metric]) -> dict[str, NumericArray]:
+        found: dict[str, NumericArray] = {}
+        for rows, known, cells, bits in self.values:
+            present = np.unpackbits(bits, axis=1).astype(np.bool_)
+            for column, (position, metric) in zip(cells.T, known.items(), strict=True):
+                mine = present[:, position]
+                if not mine.any():
+                    continue
+                column = np.ascontiguousarray(column)
+                numbers = column.view(np.float64) if metric.type is ValueType.FLOAT else column.astype(np.float64)
+                if metric.name not in found:
+                    found[metric.name] = np.full(len(self.machine), np.nan)
+                found[metric.name][rows[mine]] = numbers[mine]
+        return {metric.name: found[metric.name] for metric in metrics if metric.name in found}
+
+
+class _Places:
+    """Places of numbers, in pages: numbers come in ranges with large gaps between them."""
+
+    _BITS = 10
+
+    def __init__(self) -> None:
+        self._pages = np.empty(0, np.int32)  # place of each range of 1,024 numbers among the pages
+        self._cells = np.empty((0, 1 << self._BITS), np.int32)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self._pages.nbytes + self._cells.nbytes
+
+    def find(self, numbers: NumericArray) -> NumericArray:
+        """Return the place of each number, `NO_NUMBER` for none."""
+        found = np.full(len(numbers), NO_NUMBER, np.int32)
+        ranges = numbers >> self._BITS
+        rows = np.flatnonzero(ranges < len(self._pages))
+        pages = self._pages[ranges[rows]]
+        rows, pages = rows[pages != NO_NUMBER], pages[pages != NO_NUMBER]
+        found[rows] = self._cells[pages, numbers[rows] & ((1 << self._BITS) - 1)]
+        return found
+
+    def put(self, numbers: NumericArray, places: NumericArray) -> None:
+        """Set the places of numbers."""
+        ranges = numbers >> self._BITS
+        wanted = np.unique(ranges)
+        if wanted[-1] >= len(self._pages):
+            more = np.full(int(wanted[-1]) + 1 - len(self._pages), NO_NUMBER, np.int32)
+            self._pages = np.concatenate([self._pages, more])
+        new = wanted[self._pages[wanted] == NO_NUMBER]
+        if len(new):
+            self._pages[new] = np.arange(len(self._cells), len(self._cells) + len(new))
+            cells = np.full((len(new), self._cells.shape[1]), NO_NUMBER, np.int32)
+            self._cells = np.concatenate([self._cells, cells])
+        self._cells[self._pages[ranges], numbers & ((1 << self._BITS) - 1)] = places
+
+
 class _ClusterSamples:
     """Newest samples of the machines of one cluster."""
 
     def __init__(self) -> None:
         self._machines: dict[str, int] = {}
-        self._loaded: list[bool] = []
         self._subjects: list[array[int]] = []  # of each machine
-        self._views: list[dict[str, int]] = []  # of each machine
-        self._index = IdIndex()
+        self._views: list[bytes] = []  # keys of each machine's views, encoded: a third of the size of texts
+        self._count = 0
         self._heads = {name: np.empty(0, kind) for name, kind in _HEAD.items()}
         self._texts: dict[str, int] = {}  # readers, lanes and provenances
         self._text_list: list[str] = []
         self._table_numbers: dict[tuple[int, ...], int] = {}
         self._tables: list[_ValueTable] = []
-        self._tables_size = 0
+        self._tables_size = self._names_size = 0
+
+    def __len__(self) -> int:
+        """Return the number of subjects."""
+        return self._count
 
     @property
     def size(self) -> int:
         """Size in bytes, estimated."""
         heads = sum(column.nbytes for column in self._heads.values())
-        names = _NAME_BYTES * (len(self._machines) + len(self._texts))
-        return heads + _SUBJECT_BYTES * len(self._index) + names + self._tables_size
+        return heads + _SUBJECT_BYTES * self._count + self._names_size + self._tables_size
+
+    def subject_counts(self) -> dict[str, int]:
+        """Return machine id to the number of its subjects."""
+        return {name: len(self._subjects[number]) for name, number in self._machines.items()}
 
     def copy(self, machine: str, view: str | None) -> _MachineCopy | None:
-        """Return the samples of a machine (of one view), or None if it must be loaded."""
-        number = self._machines.setdefault(machine, len(self._loaded))
-        if number == len(self._loaded):
-            self._loaded.append(False)
-            self._subjects.append(array("i"))
-            self._views.append({})
-        if not self._loaded[number]:
+        """Return the samples of a machine (of one view), or None for an unknown machine."""
+        number = self._machines.get(machine)
+        if number is None:
             return None
-        views = list(self._views[number])
+        views = _decode_keys(self._views[number])
         subjects = np.array(self._subjects[number], np.int32)
         if view is not None:
-            subjects = subjects[self._heads["view"][subjects] == self._views[number].get(view, len(views))]
+            wanted = views.index(view) if view in views else len(views)
+            subjects = subjects[self._heads["view"][subjects] == wanted]
         tables, slots = self._heads["table"][subjects], self._heads["slot"][subjects]
         values = []
         for table in np.unique(tables).tolist():
@@ -355,97 +640,129 @@ class _ClusterSamples:
         heads = {name: self._heads[name][subjects] for name in ROW_COLUMNS}
         return _MachineCopy(machine, heads, views, self._text_list, values)
 
-    def note_loaded(self, machines: Iterable[str]) -> None:
-        """Note that machines have all their rows."""
-        for machine in machines:
-            self._loaded[self._machines[machine]] = True
+    def copy_columns(self, machines: Sequence[str], metrics: Sequence[Metric], kinds: Sequence[str]) -> _ColumnsCopy:
+        """Return the subjects of known machines, without views of other kinds, and the cells of metrics."""
+        numbers = [self._machines[one] for one in machines]
+        some = [self._subjects[number] for number in numbers]
+        subjects = np.concatenate([np.empty(0, np.int32), *(np.frombuffer(one, np.int32) for one in some)])
+        machine = np.repeat(np.arange(len(numbers), dtype=np.int32), [len(one) for one in some])
+        wanted = [_KINDS.index(kind) for kind in kinds]
+        chosen = np.isin(self._heads["kind"][subjects], [*wanted, _NAMED_GPU] if _GPU in wanted else wanted)
+        subjects, machine = subjects[chosen], machine[chosen]
+        tables, slots = self._heads["table"][subjects], self._heads["slot"][subjects]
+        values = []
+        for number in np.unique(tables).tolist():
+            rows = np.flatnonzero(tables == number)
+            values.append((rows, *self._tables[number].copy_metrics(slots[rows], metrics)))
+        heads = {name: self._heads[name][subjects] for name in ("view", "reader", "lane", "provenance", *_PAGE_HEADS)}
+        views = [self._views[number] for number in numbers]
+        return _ColumnsCopy(machines, machine, heads, views, self._text_list, values)
 
-    def add(self, head: Columns, groups: Sequence[ValueGroup], rows: NumericArray) -> None:
-        """Add these rows of the cluster, as far as their machines were requested."""
-        machines = self._machine_numbers(head, rows)
-        is_known = machines != _UNKNOWN
-        rows, machines = rows[is_known], machines[is_known]
-        if not len(rows):
-            return
+    def named_gpus(self, since: int) -> tuple[NumericArray, NumericArray, NumericArray]:
+        """Return place, machine and hash of the key of GPUs with a UUID whose newest report is not older."""
+        used = slice(self._count)
+        is_recent = self._heads["known_at"][used] >= since
+        places = np.flatnonzero(is_recent & (self._heads["kind"][used] == _NAMED_GPU))
+        return places, self._heads["machine"][places], self._heads["key_hash"][places]
+
+    def reports(self, places: NumericArray) -> Iterator[tuple[str, str, int, int]]:
+        """Yield machine, view key, place in the order of reports and receipt of subjects."""
+        machines = list(self._machines)
+        names = ("machine", "view", "known_at", "received_at")
+        for machine, view, *times in zip(*(self._heads[name][places].tolist() for name in names), strict=True):
+            yield machines[machine], _decode_keys(self._views[machine])[view], *times
+
+    def add(
+        self,
+        known: _Places,
+        numbers: NumericArray,
+        head: Columns,
+        groups: Sequence[ValueGroup],
+        rows: NumericArray,
+    ) -> None:
+        """Add these rows of the cluster."""
         known_at, measured_at = (np.asarray(head[name]) for name in ("known_at", "measured_at"))
-        order = np.lexsort((measured_at[rows], known_at[rows]))
-        rows, machines = rows[order], machines[order]
-        rows, numbers = _last_of_each(rows, self._subject_numbers(head, rows, machines))
-        known_before, measured_before = self._heads["known_at"][numbers], self._heads["measured_at"][numbers]
+        rows = _newest_of_each(rows[np.lexsort((measured_at[rows], known_at[rows]))], numbers)
+        places = known.find(numbers[rows])
+        is_new = places == NO_NUMBER
+        if is_new.any():
+            places[is_new] = self._add_subjects(head, rows[is_new])
+            known.put(numbers[rows[is_new]], places[is_new])
+        known_before, measured_before = self._heads["known_at"][places], self._heads["measured_at"][places]
         is_newer = (known_at[rows] > known_before) | (
             (known_at[rows] == known_before) & (measured_at[rows] >= measured_before)
         )
-        rows, numbers = rows[is_newer], numbers[is_newer]
+        rows, places = rows[is_newer], places[is_newer]
         for name, kind in COPIED.items():
-            self._heads[name][numbers] = np.asarray(head[name], kind)[rows]
-        self._heads["provenance"][numbers] = self._text_numbers(head["provenance"], rows)
+            self._heads[name][places] = np.asarray(head[name], kind)[rows]
+        self._heads["provenance"][places] = self._text_numbers(head["provenance"], rows)
         ends = np.cumsum([group.count for group in groups])
         firsts = np.searchsorted(ends, rows, side="right")
-        for place in np.unique(firsts).tolist():
-            mine = firsts == place
-            self._put(numbers[mine], groups[place], rows[mine] - (ends[place] - groups[place].count))
+        for number in np.unique(firsts).tolist():
+            mine = firsts == number
+            self._put(places[mine], groups[number], rows[mine] - (ends[number] - groups[number].count))
 
-    def _put(self, numbers: NumericArray, group: ValueGroup, rows: NumericArray) -> None:
+    def _put(self, places: NumericArray, group: ValueGroup, rows: NumericArray) -> None:
         """Store the values of subjects, in other slots if their metrics changed."""
         number = self._table_numbers.setdefault(group.metrics, len(self._tables))
         if number == len(self._tables):
             self._tables.append(_ValueTable(group.metrics))
             self._tables_size += self._tables[number].size
-        tables = self._heads["table"][numbers]
+        tables = self._heads["table"][places]
         for old in np.unique(tables[(tables != number) & (tables != _NO_TABLE)]).tolist():
             self._tables_size -= self._tables[old].size
-            self._tables[old].release(self._heads["slot"][numbers[tables == old]])
+            self._tables[old].release(self._heads["slot"][places[tables == old]])
             self._tables_size += self._tables[old].size
-        moved = numbers[tables != number]
+        moved = places[tables != number]
         if len(moved):
             self._tables_size -= self._tables[number].size
             self._heads["slot"][moved] = self._tables[number].take(len(moved))
             self._heads["table"][moved] = number
             self._tables_size += self._tables[number].size
-        self._tables[number].put(self._heads["slot"][numbers], group, rows)
+        self._tables[number].put(self._heads["slot"][places], group, rows)
 
-    def _machine_numbers(self, head: Columns, rows: NumericArray) -> NumericArray:
-        """Return the number of the machine of each of these rows, or `_UNKNOWN`."""
-        machine = _dictionary(head["machine"])
-        codes, places = np.unique(machine.rows[rows], return_inverse=True)
-        return np.array([self._machines.get(machine.texts[code], _UNKNOWN) for code in codes.tolist()], np.int32)[
-            places
-        ]
-
-    def _subject_numbers(self, head: Columns, rows: NumericArray, mine: NumericArray) -> NumericArray:
-        """Return the subject number of each of these rows, of these machines; new subjects are added."""
-        view = head["view"]
-        assert isinstance(view, IndexedColumn)
-        reader, lane = (self._text_numbers(head[name], rows) for name in ("reader", "lane"))
-        codes, places = np.unique(view.rows[rows], return_inverse=True)
-        views = text_hashes(IndexedColumn([view.texts[code] for code in codes.tolist()], places))
-        names = mix_hashes(mine.astype(np.int64), views)
-        names = mix_hashes(mix_hashes(names, reader), lane)
-        while True:
-            numbers, firsts = self._index.assign(names)
-            if len(firsts):
-                self._add_subjects(view, rows[firsts], mine[firsts], reader[firsts], lane[firsts])
-            collides = self._heads["machine"][numbers] != mine
-            if not collides.any():
-                return numbers
-            names[collides] = mix_hashes(names[collides], 1)
-
-    def _add_subjects(
-        self, view: IndexedColumn, rows: NumericArray, machines: NumericArray, reader: NumericArray, lane: NumericArray
-    ) -> None:
-        first, count = len(self._index) - len(rows), len(self._index)
-        if count > len(self._heads["machine"]):
+    def _add_subjects(self, head: Columns, rows: NumericArray) -> NumericArray:
+        """Add the subjects of rows, and return their places."""
+        first, count = self._count, self._count + len(rows)
+        if count > len(self._heads["view"]):
             for name, column in self._heads.items():
-                more = np.empty(count + count // 4 - len(column), column.dtype)
+                more = np.empty(count + count // 8 - len(column), column.dtype)
                 self._heads[name] = np.concatenate([column, more])
         new = slice(first, count)
         self._heads["known_at"][new], self._heads["table"][new] = _NEVER, _NO_TABLE
-        for name, cells in (("machine", machines), ("reader", reader), ("lane", lane)):
-            self._heads[name][new] = cells
-        for number, row, machine in zip(range(first, count), rows.tolist(), machines.tolist(), strict=True):
-            views = self._views[machine]
-            self._heads["view"][number] = views.setdefault(view.texts[view.rows[row]], len(views))
-            self._subjects[machine].append(number)
+        for name in ("reader", "lane"):
+            self._heads[name][new] = self._text_numbers(head[name], rows)
+        machine, view = _dictionary(head["machine"]), head["view"]
+        assert isinstance(view, DictionaryColumn | IndexedColumn)
+        codes = machine.rows[rows]
+        order = np.argsort(codes, kind="stable")
+        columns: dict[str, list[int]] = {name: [] for name in ("view", "machine", "kind", "key_hash")}
+        keys = [view.texts[place] for place in view.rows[rows[order]].tolist()]
+        places = (first + order).tolist()
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1)).tolist()
+        for start, end in itertools.pairwise([*starts, len(order)]):
+            number = self._machine_number(machine.texts[codes[order[start]]])
+            known = {key: position for position, key in enumerate(_decode_keys(self._views[number]))}
+            columns["view"] += [known.setdefault(key, len(known)) for key in keys[start:end]]
+            columns["machine"] += [number] * (end - start)
+            self._subjects[number].extend(places[start:end])
+            self._names_size -= len(self._views[number])
+            self._views[number] = _encode_keys(list(known))
+            self._names_size += len(self._views[number])
+        columns["kind"] = list(map(_kind_of, keys))
+        columns["key_hash"] = list(map(hash, keys))
+        for name, cells in columns.items():
+            self._heads[name][places] = cells
+        self._count = count
+        return np.arange(first, count, dtype=np.int32)
+
+    def _machine_number(self, machine: str) -> int:
+        number = self._machines.setdefault(machine, len(self._subjects))
+        if number == len(self._subjects):
+            self._subjects.append(array("i"))
+            self._views.append(_NO_KEYS)
+            self._names_size += _MACHINE_BYTES + len(machine)
+        return number
 
     def _text_numbers(self, column: ColumnData, rows: NumericArray) -> NumericArray:
         """Return the number of the text of each of these rows; new texts are added."""
@@ -457,16 +774,35 @@ class _ClusterSamples:
             number = self._texts.setdefault(text, len(self._texts))
             if number == len(self._text_list):
                 self._text_list.append(text)
+                self._names_size += _NAME_BYTES
             numbers.append(number)
-        return np.array(numbers, np.int64)[places]
+        return np.array(numbers, np.int32)[places]
 
 
-def _last_of_each(rows: NumericArray, numbers: NumericArray) -> tuple[NumericArray, NumericArray]:
-    """Return the last row of each number, in order of rows, and its number."""
-    numbers, last = np.unique(numbers[::-1], return_index=True)
-    rows = rows[::-1][last]
-    order = np.argsort(rows)
-    return rows[order], numbers[order]
+def _used_texts(texts: Sequence[str], rows: NumericArray) -> DictionaryColumn:
+    """Return a column with the texts that its rows have."""
+    used = np.flatnonzero(np.bincount(rows))
+    places = np.zeros(len(texts), np.int32)
+    places[used] = np.arange(len(used))
+    return DictionaryColumn([texts[place] for place in used.tolist()], places[rows])
+
+
+_encode_keys, _decode_keys = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(list[str]).decode
+_NO_KEYS = _encode_keys([])
+
+
+def _kind_of(key: str) -> int:
+    """Return the kind of a view by its key, as a position in `_KINDS`."""
+    if key.startswith(_GPU_PREFIX):
+        return _GPU if key.startswith(_NO_UUID) else _NAMED_GPU
+    kind = key.partition("/")[0]
+    return _KINDS.index(kind) if kind in _KINDS else _OTHER
+
+
+def _newest_of_each(rows: NumericArray, numbers: NumericArray) -> NumericArray:
+    """Return the last row of each number, in the given order of rows."""
+    _, last = np.unique(numbers[rows[::-1]], return_index=True)
+    return rows[np.sort(len(rows) - 1 - last)]
 
 
 def _dictionary(column: ColumnData) -> DictionaryColumn:

@@ -25,9 +25,9 @@ from gpufleet.model.stored.samples import (
 from gpufleet.stores.clickhouse.connection.client import Handles, translate_errors
 from gpufleet.stores.clickhouse.connection.dsn import Dsn
 from gpufleet.stores.clickhouse.facts.labelled import LabelledValues
-from gpufleet.stores.clickhouse.facts.newest_columns import NewestColumnsReader
+from gpufleet.stores.clickhouse.facts.newest_columns import MemoryPages, NewestColumnsReader, StoredPages
 from gpufleet.stores.clickhouse.facts.projections import ProjectionCache
-from gpufleet.stores.clickhouse.facts.reports import fetch_duplicate_views, fetch_event_counts
+from gpufleet.stores.clickhouse.facts.reports import fetch_duplicate_views, fetch_event_counts, find_duplicate_views
 from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_objects, fetch_collectors
 from gpufleet.stores.clickhouse.machines.events import fetch_events
 from gpufleet.stores.clickhouse.machines.holdings import fetch_slurm_jobs
@@ -40,6 +40,7 @@ from gpufleet.stores.clickhouse.machines.status import (
     fetch_texts_of_views,
     fetch_views_with_prefix,
 )
+from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -70,6 +71,10 @@ class StoreQueries:
 
     def _complete_latest(self) -> None:
         """Write deferred rows before a query of `latest`."""
+        raise NotImplementedError
+
+    def _loaded_newest(self) -> NewestSamples | None:
+        """Return the newest samples in memory, or None if another process may write to the tables."""
         raise NotImplementedError
 
     def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
@@ -158,15 +163,22 @@ class StoreQueries:
         Values with dimensions are known if this process wrote them, and only those that the facts need.
         """
         with translate_errors(f"{self._dsn.shown}: newest columns"):
-            self._complete_latest()
-            handle, projections = self._handles.reader, self._projections
-            return NewestColumnsReader(handle, projections, self._labelled, cluster, metrics).read()
+            handle, newest = self._handles.reader, self._loaded_newest()
+            samples = None if newest is None else newest.pages(cluster)
+            if samples is None:
+                self._complete_latest()
+            pages = StoredPages(handle, cluster) if samples is None else MemoryPages(samples, cluster)
+            return NewestColumnsReader(handle, pages, self._projections, self._labelled, cluster, metrics).read()
 
     def duplicate_views(self, since: int) -> ViewColumns:
         """Return GPU UUIDs of several machines; see `ports.FactStore`."""
         with translate_errors(f"{self._dsn.shown}: duplicate views"):
-            self._complete_latest()
-            return fetch_duplicate_views(self._handles.reader, since)
+            newest = self._loaded_newest()
+            found = None if newest is None else find_duplicate_views(newest, since)
+            if found is None:
+                self._complete_latest()
+                found = fetch_duplicate_views(self._handles.reader, since)
+            return found
 
     def event_counts(self, cluster: str, kinds: Collection[str], since: int) -> tuple[EventCount, ...]:
         """Return counts of events; see `ports.FactStore`."""

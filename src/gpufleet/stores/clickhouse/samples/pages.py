@@ -1,6 +1,5 @@
 """Pages of a cluster: consecutive machines, whose rows are read with one query each, and Arrow columns in numpy."""
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,13 +26,11 @@ class MachineRange(msgspec.Struct, frozen=True):
     Attributes:
         cluster: its id.
         first, last: ids of the first and last machine.
-        rows: number of their rows in `latest`, before duplicates collapse.
     """
 
     cluster: str
     first: str
     last: str
-    rows: int
 
     CONDITION = "cluster = {cluster:String} AND machine >= {first:String} AND machine <= {last:String}"
 
@@ -53,9 +50,8 @@ def fetch_machine_ranges(handle: Handle, cluster: str, size: int) -> Iterator[Ma
     start, before = 0, 0
     while start < len(machines):
         end = max(int(np.searchsorted(ends, before + size, side="right")), start + 1)
-        rows = int(ends[end - 1]) - before
-        yield MachineRange(cluster, machines[start], machines[end - 1], rows)
-        start, before = end, before + rows
+        yield MachineRange(cluster, machines[start], machines[end - 1])
+        start, before = end, int(ends[end - 1])
 
 
 def numbers_of(table: Any, name: str) -> NumericArray:
@@ -92,15 +88,6 @@ def match_rows(left: Sequence[DictionaryColumn], right: Sequence[DictionaryColum
     found = np.searchsorted(others[rows], keys)
     found[found == len(rows)] = 0
     return np.where(others[rows][found] == keys, rows[found], -1)
-
-
-def split_rows(table: Any, name: str, prefix: str) -> tuple[Any, Any]:
-    """Return the rows of an Arrow table whose text in a column starts with a prefix, and the other rows."""
-    compute = importlib.import_module("pyarrow.compute")
-    chosen = compute.starts_with(table.column(name), prefix)
-    if not compute.any(chosen).as_py():
-        return table.slice(0, 0), table
-    return table.filter(chosen), table.filter(compute.invert(chosen))
 
 
 class TextNumbers:
