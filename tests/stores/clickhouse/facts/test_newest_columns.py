@@ -23,7 +23,7 @@ from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.facts.newest_columns import (
     MemoryPages,
     NewestColumnsReader,
-    PageSource,
+    SamplePages,
     StoredPages,
 )
 from gpufleet.stores.clickhouse.facts.projections import IDS_PER_QUERY, ProjectionCache
@@ -166,7 +166,7 @@ def test_columns_equal_the_newest_samples(store: ClickHouseStore, history: list[
     found = store.newest_columns(cluster, FACT_METRICS)
     write_deferred_rows(store)
     samples = store._newest.pages(cluster)
-    sources: list[PageSource] = [StoredPages(store._handles.reader, cluster, page_rows=2)]
+    sources: list[SamplePages] = [StoredPages(store._handles.reader, cluster, page_rows=2)]
     sources += [MemoryPages(samples, cluster, page_rows=2)] if samples is not None else []
     for pages in sources:
         parts = store._handles.reader, pages, ProjectionCache(), store._labelled

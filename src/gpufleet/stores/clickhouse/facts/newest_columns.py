@@ -86,7 +86,7 @@ class _ColumnsRequest(msgspec.Struct, frozen=True):
         )
 
 
-class PageSource(Protocol):
+class SamplePages(Protocol):
     """Source of the newest samples of a cluster, page by page."""
 
     def ranges(self) -> Sequence[MachineRange]:
@@ -99,7 +99,7 @@ class PageSource(Protocol):
 
 
 class MemoryPages:
-    """Newest samples in memory as a `PageSource`."""
+    """Newest samples in memory as a `SamplePages`."""
 
     def __init__(self, pages: NewestPages, cluster: str, page_rows: int = PAGE_ROWS) -> None:
         """Take the samples of a cluster; a page has up to `page_rows` subjects or one machine."""
@@ -108,17 +108,17 @@ class MemoryPages:
         self._machines = {one[0]: one for one in pages.ranges(page_rows)}
 
     def ranges(self) -> Sequence[MachineRange]:
-        """Return all machines; see `PageSource`."""
+        """Return all machines; see `SamplePages`."""
         return [MachineRange(self._cluster, some[0], some[-1]) for some in self._machines.values()]
 
     def read(self, machines: MachineRange, metrics: Sequence[Metric]) -> NewestPage | None:
-        """Return the newest samples of machines; see `PageSource`."""
+        """Return the newest samples of machines; see `SamplePages`."""
         page = self._pages.read(self._machines[machines.first], metrics, _KINDS)
         return page if len(page) else None
 
 
 class StoredPages:
-    """Newest samples in the table `latest` as a `PageSource`."""
+    """Newest samples in the table `latest` as a `SamplePages`."""
 
     def __init__(self, handle: Handle, cluster: str, page_rows: int = PAGE_ROWS) -> None:
         """Take the cluster; a page has up to `page_rows` rows or one machine."""
@@ -127,11 +127,11 @@ class StoredPages:
         self._page_rows = page_rows
 
     def ranges(self) -> Sequence[MachineRange]:
-        """Return all machines; see `PageSource`."""
+        """Return all machines; see `SamplePages`."""
         return list(fetch_machine_ranges(self._handle, self._cluster, self._page_rows))
 
     def read(self, machines: MachineRange, metrics: Sequence[Metric]) -> NewestPage | None:
-        """Return the newest samples of machines; see `PageSource`."""
+        """Return the newest samples of machines; see `SamplePages`."""
         ints = [one.id for one in metrics if one.type is not ValueType.FLOAT]
         floats = [one.id for one in metrics if one.type is ValueType.FLOAT]
         rows = machines.query(self._handle, _ROWS, {"ints": ints, "floats": floats})
@@ -192,7 +192,7 @@ class NewestColumnsReader:
     def __init__(
         self,
         handle: Handle,
-        pages: PageSource,
+        pages: SamplePages,
         projections: ProjectionCache,
         labelled: LabelledValues,
         cluster: str,
