@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.holdings import HolderKind, Holding, Share
 from gpufleet.model.machine import Machine
@@ -326,3 +327,68 @@ async def test_pods_and_jobs_have_what_they_held(tmp_path: Path, seed: int) -> N
         assert sorted(of_holders.values()) == sorted(held for held, _ in history.expected(history.minute).values())
         total = sum(row["held_gpu_hours"] for row in by_holder["rows"])
         assert total == pytest.approx(by_holder["total"]["held_gpu_hours"])
+
+
+class MigHistory:
+    """A GPU that is divided again and again, is not divided at times, and is lost at times. A pod has each part."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.minute = 0
+        self.present: dict[View, tuple[int, int]] = {}
+        self.past: list[tuple[str, int, int, int]] = []
+        self.bills: list[tuple[int, Any]] = []
+
+    async def step(self) -> None:
+        """Divide the GPU, end its parts, lose it or change nothing, and report."""
+        self.minute += 1
+        change = self.random.choice(["divide", "end", "lose", "nothing"])
+        ended = []
+        if change in ("divide", "end"):
+            ended = [self._held(view, begin, self.minute) for view, (_, begin) in self.present.items()]
+            self.past += [(self._uid(view), size, begin, self.minute) for view, (size, begin) in self.present.items()]
+            self.present = {}
+        if change == "divide":
+            for slices in self.random.choice([(7,), (3, 4), (1, 2, 3)]):
+                uid = f"{self.minute:08}-0000-4000-8000-{len(self.present):012}"
+                view = View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{uid}", parent=DEVICES[0][1].key)
+                self.present[view] = slices, self.minute
+                assert await self.cluster.put(uid, "acme", pod_uid=uid) == 201
+        sizes: dict[View, int | Absent] = {view: slices for view, (slices, _) in self.present.items()}
+        if change == "lose":
+            sizes = dict.fromkeys(sizes, Absent(Reason.GPU_LOST))
+        sizes[DEVICES[0][1]] = 7 if self.present and change != "lose" else Absent(Reason.NO_DATA)
+        held = [self._held(view, begin) for view, (_, begin) in self.present.items()]
+        await self.cluster.report_mig(self.minute, sizes, [*ended, *held])
+
+    def _held(self, view: View, since: int, until: int | None = None) -> Holding:
+        return self.cluster.held(view, pod(self._uid(view)), since, until)
+
+    @staticmethod
+    def _uid(view: View) -> str:
+        """Return the UID of the pod that has a MIG device; its allocation has the same id."""
+        return str(view.uuid).removeprefix("MIG-")
+
+    def expected(self, end: int) -> dict[str, float]:
+        """Return the minutes of the GPU that each allocation has had until a minute."""
+        present = [(self._uid(view), size, begin, end) for view, (size, begin) in self.present.items()]
+        spans = [(name, size * (min(until, end) - begin) / 7) for name, size, begin, until in (*self.past, *present)]
+        return {name: round(minutes, 6) for name, minutes in spans if minutes > 0}
+
+    async def billed(self, end: int) -> dict[str, float]:
+        window = f"start={self.cluster.time(0)}&end={self.cluster.time(end)}"
+        rows = (await self.cluster.site.request(f"/v1/usage?group_by=allocation&{window}"))[1]["rows"]
+        return {row["group"]["allocation"]: round(row["held_gpu_hours"] * 60, 6) for row in rows}
+
+
+@pytest.mark.parametrize("seed", range(examples(3, 200)))
+async def test_mig_devices_keep_their_shares(tmp_path: Path, seed: int) -> None:
+    async with running_site(tmp_path) as site:
+        history = MigHistory(Cluster(site), seed)
+        for _ in range(STEPS):
+            await history.step()
+            assert await history.billed(history.minute) == history.expected(history.minute)
+            history.bills.append((history.minute, await history.billed(history.minute)))
+        for end, billed in history.bills:
+            assert await history.billed(end) == billed, end

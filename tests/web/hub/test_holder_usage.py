@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.hub.query import holding_reads
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.access import Role
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
 from gpufleet.model.catalogue import Lane
@@ -106,15 +106,44 @@ async def test_device_shared_with_a_pod_without_allocation_is_not_owned_alone(cl
 async def test_mig_device_of_a_pod_counts_as_its_share(cluster: Cluster) -> None:
     await two_pods(cluster)
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=ONE.key)
-    sample = gpu_sample(mig, cluster.at(30), mig_compute_slices=2, gpu_power_watts=1.0)
-    whole = gpu_sample(ONE, cluster.at(30), gpu_mig_devices_max=7, gpu_power_watts=1.0)
-    report = MachineReport(machine=NODES[0], samples=(whole, sample), holdings=(cluster.held(mig, pod(FIRST), 0, 21),))
-    at, sender = cluster.at(30), NODES[0].machine_id or ""
-    batch = Batch(cluster="local", sender=sender, epoch=sender, seq=1, sent_at=at, reports=(report,))
-    await cluster.site.post(encode(batch))
+    await cluster.report_mig(30, {ONE: 7, mig: 2}, [cluster.held(mig, pod(FIRST), 0, 21)])
     answer = await usage(cluster, "allocation")
     assert minutes(answer) == {"a": (6, 6)}
     assert [(one.allocation, one.reason) for one in answer.unresolved] == [("b", Reason.NOT_ATTRIBUTED)]
+
+
+@pytest.mark.parametrize("later", ["off", "lost", "divided"])
+async def test_mig_device_of_a_pod_keeps_its_share(cluster: Cluster, later: str) -> None:
+    """After the pod, MIG mode is switched off, the GPU is lost, or it is divided again and then lost."""
+    await two_pods(cluster)
+    before, after = (View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{n}", parent=ONE.key) for n in (1, 2))
+    held = cluster.held(before, pod(FIRST), 0, 21)
+    await cluster.report_mig(22, {ONE: 7, before: 2}, [held])
+    billed = minutes(await usage(cluster, "allocation"))
+    assert billed == {"a": (6, 6)}
+    by_pod = minutes(await usage(cluster, "pod"))
+    lost = Absent(Reason.GPU_LOST)
+    if later == "lost":
+        await cluster.report_mig(25, {ONE: lost, before: lost})
+    elif later == "divided":
+        await cluster.report_mig(24, {ONE: 7, after: 3})
+        await cluster.report_mig(25, {ONE: lost, after: lost})
+    else:
+        await cluster.report(25, {ONE: 1.0})
+    assert minutes(await usage(cluster, "allocation")) == billed
+    assert minutes(await usage(cluster, "pod")) == by_pod
+
+
+async def test_share_of_a_mig_device_is_in_doubt_if_it_was_never_reported(cluster: Cluster) -> None:
+    await two_pods(cluster)
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=ONE.key)
+    absent = Absent(Reason.NOT_PERMITTED)
+    await cluster.report_mig(22, {ONE: absent, mig: 2}, [cluster.held(mig, pod(FIRST), 0, 21)])
+    answer = await usage(cluster, "allocation")
+    assert (answer.total.held_gpu_hours, {one.allocation: one.reason for one in answer.unresolved}) == (
+        0,
+        {"a": Reason.NOT_REPORTED, "b": Reason.NOT_ATTRIBUTED},
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import Provenance, Value
+from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
@@ -50,14 +50,33 @@ class Cluster:
         values: Mapping[str, Value | Absent] = {},
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
     ) -> None:
-        self._seq += 1
-        at = self.at(minute)
         samples = tuple(
-            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "", **values)
+            gpu_sample(view, self.at(minute), gpu_power_watts=power, gpu_pci_address=view.pci_address or "", **values)
             for view, power in powers.items()
         )
         samples = tuple(msgspec.structs.replace(one, provenance=provenance) for one in samples)
-        report = MachineReport(machine=machine, samples=samples, holdings=tuple(holdings), events=tuple(events))
+        await self._post(minute, samples, holdings, machine, events)
+
+    async def report_mig(
+        self, minute: float, sizes: Mapping[View, int | Absent], holdings: Sequence[Holding] = ()
+    ) -> None:
+        """Report slices of MIG devices, and how many of them their GPUs can have."""
+        names = {ViewKind.GPU: "gpu_mig_devices_max", ViewKind.MIG: "mig_compute_slices"}
+        at = self.at(minute)
+        samples = [gpu_sample(view, at, **{names[view.kind]: size}) for view, size in sizes.items()]
+        await self._post(minute, samples, holdings, NODES[0])
+
+    async def _post(
+        self,
+        minute: float,
+        samples: Sequence[Sample],
+        holdings: Sequence[Holding],
+        machine: Machine,
+        events: Sequence[Event] = (),
+    ) -> None:
+        self._seq += 1
+        at = self.at(minute)
+        report = MachineReport(machine=machine, samples=tuple(samples), holdings=tuple(holdings), events=tuple(events))
         sender = machine.machine_id or ""
         await self.site.post(
             encode(Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,)))

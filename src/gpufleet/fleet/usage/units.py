@@ -3,7 +3,7 @@
 - Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
 - A GPU that its host passed through to a guest is identified by the UUID that the host read before.
 - A view known only by its list position counts only if its machine shows no identified view.
-- A MIG device is a part of its GPU, also after it was removed.
+- A MIG device is a part of its GPU, also after it was removed. Its share does not change: it is the last known one.
 - A vGPU instance and the GPU seen by its guest are the same device, by the instance's UUID. It counts as a device of
   its own, since its share of the GPU is not reported.
 - GPUs that a host could never read, and GPUs that only its guests see, are the same GPUs. The pairing is known only if
@@ -11,10 +11,12 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from gpufleet.fleet.readings import device_views, known_views
+from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
 
@@ -25,11 +27,31 @@ Place = tuple[str, str]
 """Machine, and key of a view on it."""
 
 
+SIZES = ("mig_compute_slices", "mig_gpu_slices", "gpu_mig_devices_max")
+"""Metrics of a MIG device, and of its GPU, that give its share."""
+
+
+class MigView(NamedTuple):
+    """View of a MIG device: machine, keys of the device and of its GPU, and provenance of its newest report."""
+
+    machine: str
+    key: str
+    gpu: str
+    provenance: Provenance
+
+
 class UnitPart(msgspec.Struct):
-    """MIG device: its share of its GPU (None if not reported), and its views."""
+    """MIG device.
+
+    Attributes:
+        ratio: its share of its GPU; None if not reported.
+        views: its views.
+        reported: its views whose reports of earlier times can give the share.
+    """
 
     ratio: float | None
     views: tuple[Place, ...]
+    reported: tuple[MigView, ...] = ()
 
 
 class PhysicalUnit(msgspec.Struct):
@@ -150,17 +172,13 @@ class PhysicalUnits:
         id_ = above[0] if above else self._root(_key(place))
         unit = self.by_id.setdefault(id_, PhysicalUnit(self._cluster, id_, (), None, {}))
         name = view.uuid or _key(place)
-        own, of_instance, most = (
-            _number(samples, place[1], "mig_compute_slices"),
-            _number(samples, place[1], "mig_gpu_slices"),
-            _number(samples, view.parent, "gpu_mig_devices_max"),
-        )
-        slices = own or of_instance  # several devices may share the slices of one GPU instance
-        ratio = min(1.0, slices / most) if slices and most else None
-        before = unit.parts.get(name)
-        unit.parts[name] = UnitPart(
-            ratio or (before.ratio if before else None), (*(before.views if before else ()), place)
-        )
+        own, of_instance, most = (_number(samples, key, metric) for key, metric in size_keys(place[1], view.parent))
+        part = unit.parts.setdefault(name, UnitPart(None, ()))
+        part.ratio = mig_ratio(own, of_instance, most) or part.ratio
+        part.views = (*part.views, place)
+        if view.parent is not None:
+            newest = max(_of_view(samples, place[1]), key=lambda one: one.sample.measured_at)
+            part.reported = (*part.reported, MigView(*place, view.parent, newest.sample.provenance))
         self._of[place] = (id_, name)
 
     def _root(self, name: str) -> str:
@@ -171,6 +189,17 @@ class PhysicalUnits:
     def _join(self, one: str, other: str) -> None:
         roots = sorted((self._root(one), self._root(other)))
         self._parent[roots[1]] = roots[0]
+
+
+def size_keys(device: str, gpu: str | None) -> list[tuple[str | None, str]]:
+    """Return (view key, metric) of each of `SIZES` of a MIG device."""
+    return list(zip((device, device, gpu), SIZES, strict=True))
+
+
+def mig_ratio(own: float | None, of_instance: float | None, most: float | None) -> float | None:
+    """Return the share of its GPU that a MIG device has, given its `SIZES`; None if they do not give it."""
+    slices = own or of_instance  # several devices may share the slices of one GPU instance
+    return min(1.0, slices / most) if slices and most else None
 
 
 def _names(place: Place, view: View, *, has_left: bool) -> list[str]:
@@ -210,9 +239,12 @@ def _number(samples: Sequence[StoredSample], key: str | None, metric: str) -> fl
 
 def _value(samples: Sequence[StoredSample], key: str | None, metric: str) -> object:
     """Return the newest value of a metric of a view."""
-    of_view = [one for one in samples if one.sample.view is not None and one.sample.view.key == key]
-    for one in sorted(of_view, key=lambda one: one.sample.measured_at, reverse=True):
+    for one in sorted(_of_view(samples, key), key=lambda one: one.sample.measured_at, reverse=True):
         value = one.sample.values.get(metric)
         if isinstance(value, int | float | str):
             return value
     return None
+
+
+def _of_view(samples: Sequence[StoredSample], key: str | None) -> list[StoredSample]:
+    return [one for one in samples if one.sample.view is not None and one.sample.view.key == key]

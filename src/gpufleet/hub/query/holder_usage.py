@@ -10,12 +10,12 @@ from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
 from gpufleet.fleet.usage.stays import bounded_stays, is_left
-from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
+from gpufleet.fleet.usage.units import SIZES, WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
 from gpufleet.hub.query.prices import CurrentPrices
-from gpufleet.hub.query.usage_inputs import check_interval, measured, place_units
+from gpufleet.hub.query.usage_inputs import check_interval, complete_ratios, measured, place_units
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder
@@ -37,7 +37,7 @@ MAX_ROWS = 20_000
 MACHINES_PER_READ = 100
 """Machines whose newest samples are in memory at once."""
 
-_NEEDED = frozenset({"gpu_name", "mig_compute_slices", "mig_gpu_slices", "gpu_mig_devices_max"})
+_NEEDED = frozenset({"gpu_name", *SIZES})
 """Metrics that describe physical GPUs."""
 
 
@@ -98,6 +98,9 @@ class HolderUsageCalculator:
             for place, own in by_place(held).items():
                 id_, part = found.units.held_at(place)
                 placed += [PlacedShares((name, id_), part, one) for one in share_intervals(own, now, start, end)]
+            whole = [(one.unit[1], WHOLE) for one in found.presence]
+            parts = [(one.unit[1], one.part) for one in placed if one.unit[0] == name]
+            complete_ratios(self._store, name, found.units.by_id, [*whole, *parts], now)
             units |= {(name, id_): unit for id_, unit in found.units.by_id.items()}
         segments = cut_holder_segments(presence, placed, units, prices.boundaries)
         known = measured(self._store, segments, units, _devices)

@@ -42,7 +42,7 @@ from gpufleet.hub.query.holding_reads import ambiguous_jobs, machine_queries, re
 from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
-from gpufleet.hub.query.usage_inputs import PastReports, check_interval, measured, place_units
+from gpufleet.hub.query.usage_inputs import PastReports, check_interval, complete_ratios, measured, place_units
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import MachineRecord
@@ -255,6 +255,9 @@ class UsageCalculator:
                 )
             else:
                 placed[one.id] = self._unresolved(one)
+        every = (unit for own in placed.values() for unit in (*own.units, *own.possible))
+        held_parts = [(unit.id, unit.part.name) for unit in every]
+        complete_ratios(self._store, cluster, units.by_id, held_parts, self._clock.now_ns())
         return units.by_id, placed
 
     def _stays(self, cluster: str, stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, tuple[Interval, ...]]:

@@ -7,13 +7,22 @@ from typing import TypeVar
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
-from gpufleet.fleet.usage.units import PhysicalUnit, Place
+from gpufleet.fleet.usage.units import (
+    SIZES,
+    WHOLE,
+    MigView,
+    PhysicalUnit,
+    Place,
+    UnitPart,
+    mig_ratio,
+    size_keys,
+)
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.machine import MachineKind
-from gpufleet.model.reading import Provenance
+from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side
 from gpufleet.ports.store import HistoryStore, Store
@@ -23,6 +32,7 @@ MAX_SPAN_NS = 1100 * 86_400 * 10**9
 
 
 _HOUR_NS = 3600 * NANOS
+_DAY_NS = 24 * _HOUR_NS
 REPORTED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
 """A GPU that is reported has at least one of these readings."""
 _SOURCES = {
@@ -78,6 +88,43 @@ def place_units(units: Iterable[PhysicalUnit], machines: Mapping[str, MachineRec
         for _, type_, region in sorted([places[machine] for machine, _ in unit.views if machine in places], key=str):
             unit.instance_type = unit.instance_type or type_
             unit.region = unit.region or region
+
+
+def complete_ratios(
+    store: HistoryStore, cluster: str, units: Mapping[str, PhysicalUnit], held: Iterable[tuple[str, str]], now: int
+) -> None:
+    """Set the shares of MIG devices that newest samples do not give, from earlier samples and their rollups.
+
+    A GPU reports no size after MIG mode was switched off, and while it is lost. A share that was never reported stays
+    unknown.
+
+    Args:
+        store: has the samples.
+        cluster: the cluster.
+        units: its units by id.
+        held: (unit, part) of the query; a whole unit needs the shares of all of its parts.
+        now: nanoseconds since 1970 by the hub's clock.
+    """
+    lacking: dict[tuple[str, Provenance], list[tuple[UnitPart, MigView]]] = defaultdict(list)
+    for id_, name in set(held):
+        parts = units[id_].parts
+        for part in parts.values() if name == WHOLE else [parts[name]]:
+            if part.ratio is None:
+                for view in part.reported:
+                    lacking[view.machine, view.provenance].append((part, view))
+    end = (now // _DAY_NS + 1) * _DAY_NS
+    for (machine, provenance), own in sorted(lacking.items(), key=lambda item: item[0]):
+        views = {key for _, view in own for key in (view.key, view.gpu)}
+        found = store.series(cluster, machine, SIZES, end - MAX_SPAN_NS, end, _DAY_NS, provenance, views)
+        for part, view in own:
+            sizes = (_last_size(found.points.get(place, ())) for place in size_keys(view.key, view.gpu))
+            part.ratio = part.ratio or mig_ratio(*sizes)
+
+
+def _last_size(points: Sequence[tuple[int, Value]]) -> float | None:
+    """Return the newest size. A mean that is no whole number is of a day with other sizes, or with none."""
+    sizes = [float(value) for _, value in points if isinstance(value, int | float) and value > 0]
+    return next((size for size in reversed(sizes) if size.is_integer()), None)
 
 
 def check_interval(start: int, end: int) -> None:
