@@ -17,6 +17,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Scope, Side, View, ViewKind
@@ -71,6 +72,39 @@ def answer_for(one: Allocation, *hosts: MachineSamples) -> AllocationAnswer:
 
 def used(found: AllocationAnswer) -> list[object]:
     return [device.readings["gpu_memory_used_bytes"].value for device in found.devices]
+
+
+def text(vm: str, seconds: float, view: View) -> StoredText:
+    return StoredText(machine="m-a", view=view.key, reader="nvml", at=NOW + int(seconds * NANOS), text=vm)
+
+
+@pytest.mark.parametrize(("valid_from", "shown"), [(-3600, [5, None]), (-3, [5, None]), (-1, [None, None])])
+def test_reused_instance_shows_nothing_of_its_former_machine(valid_from: float, shown: list[object]) -> None:
+    """The virtual machine has the instance since 2.5 s ago: 50 hertz are of the one before it."""
+    view = vgpu("U-own")
+    fast = sample(view, 5, vm=VM, at_ns=NOW - 2 * NANOS)
+    slow = sample(view, 7, lane=Lane.SLOW, at_ns=NOW - 9 * NANOS)
+    slow = msgspec.structs.replace(slow, values={"vgpu_frame_rate_limit_hertz": 50})
+    texts = [text(OTHER_VM, -60, view), text(VM, -2.5, view)]
+    found = answer(
+        allocation(valid_from=at(valid_from)),
+        [host(stored(fast), stored(slow))],
+        NOW,
+        stale_after_seconds=STALE_AFTER,
+        texts=texts,
+    )
+    (device,) = found.devices
+    names = ("gpu_memory_used_bytes", "vgpu_frame_rate_limit_hertz")
+    assert [device.readings[name].value for name in names] == shown
+    assert device.readings["vgpu_frame_rate_limit_hertz"].absent is Reason.NO_DATA
+
+
+def test_first_machine_of_an_instance_has_its_earlier_readings() -> None:
+    view = vgpu("U-own")
+    one = stored(sample(view, 5, vm=VM, at_ns=NOW - 9 * NANOS))
+    texts = [text(VM, -2.5, view)]
+    found = answer(allocation(), [host(one)], NOW, stale_after_seconds=STALE_AFTER, texts=texts)
+    assert used(found) == [5]
 
 
 SHARED_GPU = (

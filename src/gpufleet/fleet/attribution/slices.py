@@ -2,32 +2,35 @@
 
 An instance belongs to the virtual machine whose UUID the host reads from that instance. The answer has nothing else of
 the host: no reading of the parent GPU, the machine, or other instances, and no text of the host's readers that names
-them.
+them. It has no reading from before the virtual machine had the instance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests
 from gpufleet.fleet.readings import Freshness, all_stale, devices, present_keys
+from gpufleet.fleet.usage.instances import instance_intervals
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice
 from gpufleet.model.reading import Provenance
+from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.samples import StoredSample
-from gpufleet.model.time import to_datetime
+from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
 
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
 
 
 class _HostInstances(msgspec.Struct, frozen=True):
-    """Samples of the virtual machine's instances on a host, and their freshness."""
+    """Samples of the virtual machine's instances on a host, when it got each, and their freshness."""
 
     host: guests.MachineSamples
     stored: tuple[StoredSample, ...]
+    since: dict[str, int]
     freshness: Freshness
 
     @property
@@ -42,6 +45,7 @@ def answer(
     *,
     stale_after_seconds: float,
     inside: Sequence[guests.MachineSamples] = (),
+    texts: Sequence[StoredText] = (),
 ) -> AllocationAnswer:
     """Answer for the allocation of a virtual machine: from inside it, and from its own vGPU instances on the host.
 
@@ -51,6 +55,7 @@ def answer(
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.
         inside: every guest of its cluster with the target's UUID.
+        texts: ids of virtual machines of every instance that ever had this one, in order of time.
     """
     inactive = contract.inactive_reason(allocation, now)
     if inactive is not None:
@@ -58,7 +63,7 @@ def answer(
     guest = guests.answer(allocation, inside, now, stale_after_seconds=stale_after_seconds)
     if guest is not None and guest.reason is Reason.AMBIGUOUS_TARGET:
         return guest
-    host = _from_hosts(allocation, hosts, now, stale_after_seconds)
+    host = _from_hosts(allocation, hosts, texts, now, stale_after_seconds)
     if guest is None:
         return host
     if guest.source is Provenance.SLICE_GUEST:
@@ -71,13 +76,20 @@ def answer(
 
 
 def _from_hosts(
-    allocation: Allocation, hosts: Sequence[guests.MachineSamples], now: int, stale_after_seconds: float
+    allocation: Allocation,
+    hosts: Sequence[guests.MachineSamples],
+    texts: Iterable[StoredText],
+    now: int,
+    stale_after_seconds: float,
 ) -> AllocationAnswer:
+    wanted = normalise_uuid(allocation.spec.target.vm_uuid or "") or ""
+    had = instance_intervals(wanted, texts, {one.machine.id: one.stored for one in hosts})
     found = []
     for host in hosts:
         own = instances_of(allocation.spec, host)
         if own:
-            found.append(_HostInstances(host, own, Freshness(now, stale_after_seconds, host.readers)))
+            since = {key: intervals[-1][0] for (machine, key), intervals in had.items() if machine == host.machine.id}
+            found.append(_HostInstances(host, own, since, Freshness(now, stale_after_seconds, host.readers)))
     found = [one for one in found if one.is_live] or found
     if not found:
         return contract.unavailable(allocation, *contract.NO_ANSWERER[allocation.spec.kind])
@@ -153,9 +165,12 @@ def _has_no_uuid(stored: StoredSample) -> bool:
 def _host_answer(allocation: Allocation, found: _HostInstances, stale_after_seconds: float) -> AllocationAnswer:
     spec, machine, freshness, live = allocation.spec, found.host.machine, found.freshness, found.is_live
     uuids = frozenset(_bare(view.uuid) for one in found.stored if (view := one.sample.view) is not None and view.uuid)
+    begin = 0 if spec.valid_from is None else to_ns(spec.valid_from)
     own = [
-        contract.without_foreign_details(contract.clip_to_allocation(one, spec.valid_from), uuids)
+        contract.without_foreign_details(contract.clip_to_allocation(one, to_datetime(max(begin, since))), uuids)
         for one in found.stored
+        if (view := one.sample.view) is not None
+        for since in [found.since.get(view.key, 0)]
     ]
     shown = tuple(_device(one, live=live) for one in devices(machine.cluster, machine.id, own, freshness))
     received_at = max(one.received_at for one in own)
