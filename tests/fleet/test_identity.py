@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.identity import LIVE_NS, RETURN_NS, KnownMachine, MatchOutcome, decide, new_machine
+from gpufleet.fleet.identity import LIVE_NS, RETURN_NS, KnownMachine, MatchOutcome, decide, names_within, new_machine
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS
 
@@ -49,6 +49,29 @@ def test_reboot_keeps_the_id() -> None:
     before = fleet.receive(machine(machine_id="a", boot_id="b1"))
     assert fleet.receive(machine(machine_id="a", boot_id="b2"), NOW + 5 * SECOND) == before
     assert not fleet.conflicts
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=30))
+def test_past_name_is_that_of_the_time_or_not_known(names: list[str]) -> None:
+    fleet = Fleet()
+    for minute, name in enumerate(names):
+        id_ = fleet.receive(machine(name=name, machine_id="a", boot_id="b1"), NOW + minute * LIVE_NS)
+    found = names_within(fleet.known[id_], NOW, NOW + len(names) * LIVE_NS)
+    assert [found[0].start, *(one.end for one in found)] == [*(one.start for one in found), NOW + len(names) * LIVE_NS]
+    for minute, name in enumerate(names):
+        (own,) = [one.name for one in found if one.start <= NOW + minute * LIVE_NS < one.end]
+        assert own in (None, name)
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [("a", ["a"]), ("aba", ["a", "b", "a"]), ("ab" * 9, [None, *"ab" * 8])],
+)
+def test_newest_past_names_are_known(names: str, known: list[str | None]) -> None:
+    fleet = Fleet()
+    for minute, name in enumerate(names):
+        id_ = fleet.receive(machine(name=name, machine_id="a", boot_id="b1"), NOW + minute * LIVE_NS)
+    assert [one.name for one in names_within(fleet.known[id_], NOW, NOW + len(names) * LIVE_NS)] == known
 
 
 def test_name_is_known_with_the_time_since_which_a_machine_has_it() -> None:

@@ -8,7 +8,9 @@ from gpufleet.codecs.batch import encode
 from gpufleet.model.access import Role
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.machine import Machine
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.reading import Sample
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.security.guarded import Guarded
@@ -59,6 +61,26 @@ async def visible_events(site: Guarded, role: Role, query: str = "") -> list[tup
     reply = await site.request(f"/v1/events{query}", site.secrets[role])
     assert reply.status == 200, reply.body
     return [(one["node"], one["kind"], one["code"]) for one in reply.document["events"]]
+
+
+async def rename(full: Guarded, name: str, *reports: MachineReport) -> None:
+    """Report that node-a has a new name, and the reports."""
+    renamed = MachineReport(machine=Machine(name=name, machine_id="a" * 32))
+    batch = Batch(
+        cluster="local",
+        sender="node-a",
+        epoch="0123456789abcdef" * 2,
+        seq=len(full.store.seqs),
+        sent_at=now(),
+        reports=(renamed, *reports),
+    )
+    assert (await full.post(encode(batch), full.secrets[Role.SENDER])).status == 200
+    count = len(full.store.seqs)
+
+    async def stored() -> bool:
+        return len(full.store.seqs) > count
+
+    await wait_until_async(stored)
 
 
 async def test_operator_sees_all_events_and_can_filter(full: Guarded) -> None:
@@ -112,20 +134,7 @@ async def test_events_stay_with_the_bound_tenant_after_a_rename(full: Guarded) -
     (id_,) = [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
     await allocate(full, "theirs", "other", id_)
     await allocate(full, "mine", "acme", "renamed-a")
-    renamed = Batch(
-        cluster="local",
-        sender="node-a",
-        epoch="0123456789abcdef" * 2,
-        seq=2,
-        sent_at=now(),
-        reports=(MachineReport(machine=Machine(name="renamed-a", machine_id="a" * 32)),),
-    )
-    assert (await full.post(encode(renamed), full.secrets[Role.SENDER])).status == 200
-
-    async def stored() -> bool:
-        return len(full.store.seqs) == 3
-
-    await wait_until_async(stored)
+    await rename(full, "renamed-a")
     assert await visible_events(full, Role.TENANT) == []
     assert len(await visible_events(full, Role.OPERATOR)) == 8
 
@@ -147,22 +156,61 @@ async def test_event_has_no_name_that_the_tenant_does_not_know(full: Guarded) ->
 async def test_events_of_a_machine_are_found_by_the_name_of_the_allocation(full: Guarded) -> None:
     """A name that the machine had before or after does not select them: it can be of another tenant's time."""
     await allocate(full, "mine", "acme", "node-a")
-    renamed = Batch(
-        cluster="local",
-        sender="node-a",
-        epoch="0123456789abcdef" * 2,
-        seq=2,
-        sent_at=now(),
-        reports=(MachineReport(machine=Machine(name="renamed-a", machine_id="a" * 32)),),
-    )
-    assert (await full.post(encode(renamed), full.secrets[Role.SENDER])).status == 200
-
-    async def stored() -> bool:
-        return len(full.store.seqs) == 3
-
-    await wait_until_async(stored)
+    await rename(full, "renamed-a")
     assert len(await visible_events(full, Role.TENANT, "?machine=node-a")) == 3
     assert await visible_events(full, Role.TENANT, "?machine=renamed-a") == []
+
+
+async def test_events_of_a_pod_have_the_name_of_their_time(full: Guarded) -> None:
+    """A tenant cannot find out a later name of the machine, also not by guessing it."""
+    uid = "11111111-0000-4000-8000-000000000000"
+    target = {"cluster": "local", "pod_uid": uid}
+    spec = {"kind": "kubernetes_pod", "target": target, "tenant": "acme", "valid_from": "2020-01-01T00:00:00Z"}
+    assert (await full.request("/v1/allocations/pod", full.secrets[Role.ADMIN], "PUT", spec)).status == 201
+    held = Holding(
+        view=gpu(1).key,
+        holder=Holder(kind=HolderKind.POD, id=uid),
+        since=now() - 60 * NANOS,
+        until=now() - 5 * NANOS,
+        methods=("kubelet",),
+        verdict=HoldingVerdict.AGREED,
+    )
+    machine = Machine(name="node-a", machine_id="a" * 32)
+    await rename(full, "node-a", MachineReport(machine=machine, holdings=(held,)))
+    mine = [("node-a", "xid", 31)]
+    assert await visible_events(full, Role.TENANT) == mine
+    await rename(full, "renamed-a")
+    assert await visible_events(full, Role.TENANT) == mine
+    assert await visible_events(full, Role.TENANT, "?machine=node-a") == mine
+    assert await visible_events(full, Role.TENANT, "?machine=renamed-a") == []
+    assert await visible_events(full, Role.OPERATOR, "?allocation=pod") == mine
+    await rename(full, "node-a")
+    assert await visible_events(full, Role.TENANT) == mine
+
+
+async def test_events_of_a_guest_have_the_name_of_their_time(full: Guarded) -> None:
+    vm = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+    end = dt.datetime.fromtimestamp((now() - NANOS) / NANOS, dt.UTC).isoformat()
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": vm}, "tenant": "acme"}
+    spec |= {"valid_from": "2020-01-01T00:00:00Z", "valid_to": end}
+    assert (await full.request("/v1/allocations/vm", full.secrets[Role.ADMIN], "PUT", spec)).status == 201
+
+    def guest(name: str) -> MachineReport:
+        own = Sample(
+            view=None, reader="guests", lane=Lane.FAST, measured_at=now() - 30 * NANOS, values={"guest_state": "ok"}
+        )
+        machine = Machine(name=name, kind=MachineKind.GUEST, system_uuid=vm, hypervisor="node-a")
+        return MachineReport(
+            machine=machine,
+            samples=(own,),
+            events=(Event(view=None, kind="xid", code=48, at=now() - 20 * NANOS),) if name == "train" else (),
+        )
+
+    await rename(full, "node-a", guest("train"))
+    assert await visible_events(full, Role.TENANT) == [("train", "xid", 48)]
+    await rename(full, "node-a", guest("of-bravo"))
+    assert await visible_events(full, Role.TENANT) == [("train", "xid", 48)]
+    assert await visible_events(full, Role.TENANT, "?machine=of-bravo") == []
 
 
 async def test_events_after_the_end_of_an_allocation_are_hidden(full: Guarded) -> None:

@@ -13,11 +13,13 @@ Rule 6. A report without a boot id, such as an imported series, belongs to the l
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
 from gpufleet.model.machine import ATTRIBUTES, Machine, MachineKind
+from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.time import NANOS
 
 EVIDENCE = ("system_uuid", "k8s_node_uid", "instance_id", "machine_id", "name")
@@ -31,6 +33,7 @@ RETURN_NS = 600 * NANOS
 
 BOOTS_KEPT = 4
 NAMES_KEPT = 4
+RENAMES_KEPT = 16
 CLONE_BOOTS_KEPT = 8
 
 
@@ -60,6 +63,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
         named_only: listed by another source but never reported, last listed at `last_seen`.
         host: of a guest, the id of its hypervisor; empty if unknown.
         names: its newest host names, its present one last; empty if it always had its present one.
+        renames: its newest host names in order of time, also of names that it returned to; empty if it has had one.
     """
 
     id: str
@@ -70,11 +74,34 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     named_only: bool = False
     host: str = ""
     names: tuple[BorneName, ...] = ()
+    renames: tuple[BorneName, ...] = ()
 
     @property
     def named_since(self) -> int:
         """Time of the first report under its present name; 0 if it always had that."""
         return self.names[-1].since if self.names else 0
+
+
+def names_within(known: KnownMachine, start: int, end: int) -> tuple[NameInterval, ...]:
+    """Return the host names of a machine within an interval, nanoseconds since 1970, in order of time.
+
+    A name is not known before the renames that are kept, and where their times contradict their order.
+    """
+    borne = _renames(known)
+    cuts = sorted({start, end, *(one.since for one in borne if start < one.since < end)})
+    return tuple(NameInterval(_name_at(borne, first), first, last) for first, last in pairwise(cuts))
+
+
+def _name_at(borne: Sequence[BorneName], at: int) -> str | None:
+    begun = [one for one in borne if one.since <= at]
+    return begun[-1].name if begun and begun[-1].since == max(one.since for one in begun) else None
+
+
+def _renames(known: KnownMachine) -> tuple[BorneName, ...]:
+    """Return the renames of a machine; none for a record of several names without their order."""
+    if known.renames or len(known.names) > 1:
+        return known.renames
+    return known.names or (BorneName(known.machine.name, 0),)
 
 
 class MatchOutcome(enum.Enum):
@@ -163,6 +190,11 @@ def _names(one: KnownMachine, name: str, at: int) -> tuple[BorneName, ...]:
     before = one.names or (BorneName(one.machine.name, 0),)
     since = next((earlier.since for earlier in before if earlier.name == name), at)
     return (*(earlier for earlier in before if earlier.name != name), BorneName(name, since))[-NAMES_KEPT:]
+
+
+def _renamed(one: KnownMachine, name: str, at: int) -> tuple[BorneName, ...]:
+    """Return the renames of a machine that reports under a name."""
+    return one.renames if name == one.machine.name else (*_renames(one), BorneName(name, at))[-RENAMES_KEPT:]
 
 
 def _comparable(one: KnownMachine, machine: Machine, host: str) -> bool:
@@ -269,6 +301,7 @@ def _merge(one: KnownMachine, machine: Machine, at: int, named_at: int) -> Known
         last_seen=max(at, one.last_seen),
         boots=boots,
         names=_names(one, machine.name, named_at),
+        renames=_renamed(one, machine.name, named_at),
     )
 
 
@@ -284,4 +317,5 @@ def _given_back(one: KnownMachine, machine: Machine, at: int, named_at: int) -> 
         boots=(*one.boots[:position], Boot(machine.boot_id, at)),
         clone_boots=(*one.clone_boots, *later)[-CLONE_BOOTS_KEPT:],
         names=_names(one, machine.name, named_at),
+        renames=_renamed(one, machine.name, named_at),
     )

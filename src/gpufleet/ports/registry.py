@@ -20,6 +20,7 @@ from gpufleet.model.stored.ledger import (
     MachineFreshnessColumns,
     MachineMatch,
     MachineRoom,
+    NameInterval,
     SenderState,
     SequenceKey,
     SequenceState,
@@ -91,6 +92,15 @@ class MachineRegistry(Protocol):
 
     def machine_names(self, ids: Collection[str]) -> dict[str, str]:
         """Return the host names of machines by id; an unknown machine is missing."""
+        ...
+
+    def past_names(self, id: str, start: int, end: int) -> tuple[NameInterval, ...]:  # noqa: A002 - as above
+        """Return the host names of a machine within an interval, in order of time; empty if it is not known.
+
+        Args:
+            id: the machine.
+            start, end: nanoseconds since 1970, `end` excluded.
+        """
         ...
 
     def machine_freshness(

@@ -10,11 +10,26 @@ from collections.abc import Collection, Iterator
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.fleet.identity import EVIDENCE, BorneName, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
+from gpufleet.fleet.identity import (
+    EVIDENCE,
+    BorneName,
+    KnownMachine,
+    MatchDecision,
+    MatchOutcome,
+    decide,
+    names_within,
+    new_machine,
+)
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, MachineMatch, MachineRoom
+from gpufleet.model.stored.ledger import (
+    MachineFreshness,
+    MachineFreshnessColumns,
+    MachineMatch,
+    MachineRoom,
+    NameInterval,
+)
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry.conflicts import ConflictLog
 from gpufleet.registry.freshness import PlainMachines
@@ -259,6 +274,11 @@ class MachineCache:
     def names(self, ids: Collection[str]) -> dict[str, str]:
         """Return the host names of machines by id; an unknown machine is missing."""
         return {id_: row.known.machine.name for id_ in ids if (row := self._rows.get(id_)) is not None}
+
+    def past_names(self, id: str, start: int, end: int) -> tuple[NameInterval, ...]:  # noqa: A002
+        """Return the host names of a machine within an interval; see `ports.Registry.past_names`."""
+        row = self._rows.get(id)
+        return () if row is None else names_within(row.known, start, end)
 
     def named_since(self, id: str) -> int:  # noqa: A002
         """Return since when a machine has its name; see `ports.Registry.named_since`."""

@@ -21,6 +21,7 @@ from gpufleet.model.stored.ledger import (
     MachineFreshnessColumns,
     MachineMatch,
     MachineRoom,
+    NameInterval,
     NewestReport,
     SenderState,
     SequenceKey,
@@ -150,6 +151,11 @@ class SqlRegistry:
         """Return the host names of machines by id; an unknown machine is missing."""
         with self._lock:
             return self._machines.names(ids)
+
+    def past_names(self, id: str, start: int, end: int) -> tuple[NameInterval, ...]:  # noqa: A002
+        """Return the host names of a machine within an interval."""
+        with self._lock:
+            return self._machines.past_names(id, start, end)
 
     def machine_freshness(
         self, cluster: str | None = None, *, siblings_of_retired: bool = False

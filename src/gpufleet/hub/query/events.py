@@ -11,8 +11,9 @@ from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import TooManyHoldingsError
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.model.allocation import VM_KINDS, Allocation
+from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer
+from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Scope
@@ -212,11 +213,21 @@ class EventQueries:
         The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
         A device that others share has events without attributes, since these can name another holder's processes.
         An event has the name by which the allocation has its machine: the present one can be of another tenant's time.
-        That name is known of the machine that the target means now. Tenants see no name of an earlier one.
+        That name is known of the machine that the target means now. Tenants see no name of an earlier one. An event of
+        a pod, job or virtual machine has the name that its machine had at the time.
         A virtual machine belongs to its tenant as a whole, and reports only about itself. Time in which several guests
         with its UUID were reported at once has no visible events.
         """
         cluster = allocation.spec.target.cluster
+        if allocation.spec.kind in WORKLOAD_KINDS:
+            return [
+                span
+                for one in lookup.intervals_of(allocation, start, end)
+                for span in self._named(
+                    EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
+                    is_shared=one.scope is Scope.SHARED_DEVICE,
+                )
+            ]
         if allocation.spec.kind not in VM_KINDS:
             given, bound = allocation.spec.target.machine, [one.machine for one in allocation.bindings[-1:]]
 
@@ -228,7 +239,6 @@ class EventQueries:
             return [
                 _VisibleSpan(
                     EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
-                    is_shared=one.scope is Scope.SHARED_DEVICE,
                     name=name(one.machine),
                 )
                 for one in lookup.intervals_of(allocation, start, end)
@@ -239,7 +249,17 @@ class EventQueries:
             return []
         found = self._turns.of(allocation, lookup.guests(allocation.spec.target)).within(first, last)
         return [
-            _VisibleSpan(EventSpan(cluster=cluster, machine=id_, views=None, start=begin, end=until))
+            span
             for id_, intervals in found.turns.items()
             for begin, until in intervals
+            for span in self._named(EventSpan(cluster=cluster, machine=id_, views=None, start=begin, end=until))
+        ]
+
+    def _named(self, span: EventSpan, *, is_shared: bool = False) -> list[_VisibleSpan]:
+        """Return a scope of one machine, cut into those with one name of it each: its id if the name is not known."""
+        id_ = span.machine or ""
+        names = self._registry.past_names(id_, span.start, span.end) or (NameInterval(None, span.start, span.end),)
+        return [
+            _VisibleSpan(msgspec.structs.replace(span, start=one.start, end=one.end), is_shared, one.name or id_)
+            for one in names
         ]

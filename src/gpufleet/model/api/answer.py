@@ -393,7 +393,8 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cluster, machine: where it happened, by the hub's ids.
         node: name of the machine. A tenant sees the name or id in the target of its allocation; empty for a machine
-            that the target meant earlier.
+            that the target meant earlier. Of a pod, job or virtual machine it is the name at that time, or the id of
+            the machine if that name is not known.
         device: key of the view, or None for the machine itself.
         at: when it happened, by the machine's clock.
         received_at: when the hub received it.

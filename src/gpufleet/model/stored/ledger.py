@@ -1,6 +1,7 @@
 """Persistent sender state of a hub: received batches, newest reports, and the pending flush."""
 
 from array import array
+from typing import NamedTuple
 
 import msgspec
 
@@ -107,6 +108,14 @@ class MachineMatch(msgspec.Struct, frozen=True):
 
     id: str
     conflict: str | None = None
+
+
+class NameInterval(NamedTuple):
+    """Interval with a host name of a machine, nanoseconds since 1970; the name is None if it is not known."""
+
+    name: str | None
+    start: int
+    end: int
 
 
 class SenderState(msgspec.Struct, frozen=True, kw_only=True):
