@@ -361,6 +361,15 @@ class MemoryStore:
         places = {(one.machine, one.view) for one in every if one.text == text}
         return tuple(sorted((one for one in every if (one.machine, one.view) in places), key=lambda one: one.at))
 
+    def texts_of_machines(self, cluster: str, machines: Sequence[str], metric: str) -> tuple[StoredText, ...]:
+        found = [
+            StoredText(machine=machine, view="", reader=one.sample.reader, at=one.sample.measured_at, text=value)
+            for machine in machines
+            for one in self._samples(cluster, machine)
+            if one.sample.view is None and isinstance(value := one.sample.values.get(metric), str)
+        ]
+        return tuple(sorted(found, key=lambda one: one.at))
+
     def _machines(self) -> list[str]:
         return sorted({id_ for _, id_ in self._by_machine})
 

@@ -282,6 +282,10 @@ class HistoryStore(Protocol):
         """
         ...
 
+    def texts_of_machines(self, cluster: str, machines: Sequence[str], metric: str) -> tuple[StoredText, ...]:
+        """Return every text of an info metric of machines themselves, in order of time, as `texts_of_views` does."""
+        ...
+
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
         """Return matching events, newest first; an event that was written twice is returned once."""
         ...

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.fleet.usage.prices import PriceTable
-from gpufleet.fleet.usage.units import PhysicalUnit
+from gpufleet.fleet.usage.units import PhysicalUnit, UnitPlacement
 from gpufleet.model.api.usage import Price
 from gpufleet.model.time import to_ns
 
 T0 = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-H200 = PhysicalUnit("c", "u0", (), "NVIDIA H200", {}, instance_type="p5.48xlarge", region="eu-1")
+H200 = PhysicalUnit("c", "u0", (), "NVIDIA H200", {}, (UnitPlacement(0, "p5.48xlarge", "eu-1"),))
 
 
 def day(number: int) -> dt.datetime:
@@ -49,17 +49,24 @@ def test_most_specific_price_counts() -> None:
         {"c": "reserved-1y"},
     )
     assert [found(table, at) for at in (0, 5, 6)] == [4, 4, 3]
-    other = PhysicalUnit("d", "u1", (), "NVIDIA H200", {}, instance_type="p5e", region="eu-1")
+    other = PhysicalUnit("d", "u1", (), "NVIDIA H200", {}, (UnitPlacement(0, "p5e", "eu-1"),))
     assert found(table, 3, other) == 2
     assert found(table, 3, PhysicalUnit("d", "u2", (), "NVIDIA H200", {})) == 1
     assert table.needs_placement
     assert not PriceTable([price(1)]).needs_placement
 
 
+def test_price_is_that_of_the_placement_at_the_time() -> None:
+    table = PriceTable([price(1), price(2, instance_type="p5")])
+    moved = (UnitPlacement(to_ns(day(2)), "p5", None), UnitPlacement(to_ns(day(4)), "p4", None))
+    unit = PhysicalUnit("c", "u", (), "NVIDIA H200", {}, moved)
+    assert [found(table, at, unit) for at in range(1, 6)] == [1, 2, 2, 1, 1]
+
+
 def test_unknown_place_or_model_has_no_specific_price() -> None:
     table = PriceTable([price(1, region="eu-1"), price(2, instance_type="p5.48xlarge"), price(3, commitment="spot")])
     assert found(table, 1, PhysicalUnit("c", "u", (), "NVIDIA H200", {})) is None
-    assert found(table, 1, PhysicalUnit("c", "u", (), None, {}, region="eu-1")) is None
+    assert found(table, 1, PhysicalUnit("c", "u", (), None, {}, (UnitPlacement(0, None, "eu-1"),))) is None
 
 
 def test_table_without_prices_has_no_currency() -> None:

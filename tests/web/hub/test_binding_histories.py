@@ -3,6 +3,7 @@
 Each tenant sees its own past, and no other tenant's. No past bill changes.
 """
 
+import datetime as dt
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpufleet.config.hub import UsageConfig
+from gpufleet.config.prices import PriceConfig
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import RETURN_GAP_NS
@@ -34,6 +37,7 @@ class Node(msgspec.Struct):
 
     machine: Machine
     slots: dict[str, str]
+    instance_type: str = ""
     retired: bool = False
 
 
@@ -92,7 +96,8 @@ class History:
                 powers[View(kind=ViewKind.GPU, side=Side.HOST, uuid=card, pci_address=address)] = self.value
                 self.measured.append((self.minute + ahead, node, card, self.value))
             texts = {view: str(value) for view, value in powers.items()}
-            bodies.append(self.fleet.body(node.machine, self.minute, powers, texts, ahead=ahead))
+            own = {"host_instance_type": node.instance_type} if node.instance_type else {}
+            bodies.append(self.fleet.body(node.machine, self.minute, powers, texts, ahead=ahead, texts=own))
             if sender := self.clones.get(str(node.machine.machine_id)):
                 bodies.append(self.fleet.body(node.machine, self.minute, powers, texts, sender=sender, ahead=ahead))
         await self.fleet.site.post(*bodies)
@@ -115,6 +120,10 @@ class History:
             await self.fleet.site.request(f"/v1/machines/{await self.fleet.id_of(retired.machine)}", "DELETE")
             retired.retired = True
             heir.machine = msgspec.structs.replace(heir.machine, name=retired.machine.name)
+
+    async def resize(self) -> None:
+        """Change the instance type of a machine."""
+        self.random.choice(self.alive).instance_type = self.random.choice(["small", "large"])
 
     async def swap(self) -> None:
         """Exchange two cards, of one machine or of two."""
@@ -154,7 +163,12 @@ class History:
         """Return the usage of each allocation from the beginning to a minute."""
         window = f"start={self.fleet.time(0)}&end={self.fleet.time(end)}&group_by=allocation"
         answer = (await self.fleet.site.request(f"/v1/usage?{window}"))[1]
-        return {row["group"]["allocation"]: row for row in answer["rows"]}
+        return {
+            row["group"]["allocation"]: {
+                name: round(value, 9) if isinstance(value, float) else value for name, value in row.items()
+            }
+            for row in answer["rows"]
+        }
 
     async def check_bills(self) -> None:
         for end, billed in self.bills:
@@ -176,14 +190,19 @@ class History:
 
 @pytest.mark.parametrize("seed", range(examples(3, 200)))
 async def test_no_tenant_sees_the_past_of_another(tmp_path: Path, seed: int) -> None:
-    async with running_site(tmp_path) as site:
+    since = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    prices = tuple(
+        PriceConfig(model="H200", per_gpu_hour=amount, valid_from=since, instance_type=instance_type)
+        for instance_type, amount in ((None, 1.0), ("small", 2.0), ("large", 3.0))
+    )
+    async with running_site(tmp_path, usage=UsageConfig(currency="EUR", price=prices)) as site:
         history = History(Fleet(site, STEP), seed)
         await history.report()
         for _ in range(STEPS):
             step = history.random.choice(
                 [
                     *(history.report, history.rename, history.swap, history.add),
-                    *(history.allocate, history.clone, history.set_clock),
+                    *(history.allocate, history.clone, history.set_clock, history.resize),
                 ]
             )
             await step()

@@ -1,7 +1,7 @@
 """Allocation bindings: what is past stays with its tenant, whatever happens to names later."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.remote_write.encode import encode_1
 from gpufleet.model.access import Role
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
@@ -54,17 +56,21 @@ class Fleet:
         *,
         sender: str = "",
         ahead: float = 0.0,
+        texts: Mapping[str, str] = {},
     ) -> bytes:
         """Return a batch with a power value of each GPU, and with XID events; the sender is the machine's own agent.
 
-        `ahead` is the offset of the machine's clock, in units.
+        `ahead` is the offset of the machine's clock, in units. `texts` are of the machine itself.
         """
         self._seq += 1
         at = self.start + minute * self.unit + int(ahead * self.unit)
         samples = tuple(
-            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "")
+            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "", gpu_name="H200")
             for view, power in powers.items()
         )
+        if texts:
+            own = Sample(view=None, reader="host", lane=Lane.STATIC, measured_at=at, values={**texts})
+            samples = (*samples, own)
         events = tuple(
             Event(view=view, kind="xid", code=79, at=at, attributes={"text": text}) for view, text in xids.items()
         )

@@ -1,5 +1,7 @@
 """Cost by instance type, region and commitment, with prices of a CSV file."""
 
+import datetime as dt
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -7,12 +9,14 @@ import pytest
 
 from gpufleet.config.hub import UsageConfig
 from gpufleet.config.load import ConfigProblemsError
-from gpufleet.model.api.usage import UsageAnswer
+from gpufleet.model.absence import Absent
+from gpufleet.model.api.usage import UsageAnswer, UsageDimension
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.time import to_ns
 from tests.fakes.batches import body, gpu_sample, gpu_view
-from tests.web.hub.site import Site, now, running_site
+from tests.web.hub.site import Site, running_site
 
 DAY = "start=2026-03-01T00:00:00Z&end=2026-03-02T00:00:00Z"
 PRICES = """model,per_gpu_hour,valid_from,valid_to,instance_type,region,commitment
@@ -20,49 +24,79 @@ NVIDIA H200,2,2026-01-01T00:00:00Z,,,,
 NVIDIA H200,3,2026-01-01T00:00:00Z,,p5.48xlarge,,
 NVIDIA H200,4,2026-03-01T18:00:00Z,2026-03-01T20:00:00Z,p5.48xlarge,,reserved-1y
 """
-CLOUD = Machine(name="node-a", machine_id="a" * 32, instance_type="p5.48xlarge", region="eu-1")
+CLOUD = Machine(name="node-a", machine_id="a" * 32)
 OWN = Machine(name="node-b", machine_id="b" * 32)
 
 
-def named_gpu(at: int) -> tuple[Sample, ...]:
-    """Return the samples of a GPU with its model."""
-    fast = gpu_sample(gpu_view(0), at)
+async def report(site: Site, machine: Machine, seq: int, hour: int, instance_type: str | None = None) -> None:
+    """Report a GPU, and the instance type of its machine, at an hour of a day."""
+    at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+    view = msgspec.structs.replace(gpu_view(0), uuid=f"GPU-{machine.name}")
+    fast = gpu_sample(view, at, gpu_power_watts=1.0, gpu_pci_address=view.pci_address or "")
     static = msgspec.structs.replace(fast, lane=Lane.STATIC, values={"gpu_name": "NVIDIA H200"})
-    return fast, static
-
-
-async def report(site: Site, machine: Machine) -> None:
-    at = now()
-    samples = tuple(
-        msgspec.structs.replace(one, view=msgspec.structs.replace(one.view, uuid=f"GPU-{machine.name}"))
-        for one in named_gpu(at)
-        if one.view is not None
-    )
+    values: dict[str, Value | Absent] = {"host_kernel_release": "6.1"}
+    if instance_type is not None:
+        values["host_instance_type"] = instance_type
+    own = Sample(view=None, reader="host", lane=Lane.STATIC, measured_at=at, values=values)
     epoch = (machine.machine_id or "")[:32]
-    await site.post(body(1, at, sender=machine.name, machine=machine, samples=samples, epoch=epoch))
+    machine = msgspec.structs.replace(machine, instance_type=instance_type)
+    await site.post(body(seq, at, sender=machine.name, machine=machine, samples=(fast, static, own), epoch=epoch))
 
 
-async def test_cost_depends_on_the_place_and_the_commitment(tmp_path: Path) -> None:
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     (tmp_path / "prices.csv").write_text(PRICES)
-    config = UsageConfig(
-        currency="EUR", price_file=str(tmp_path / "prices.csv"), commitments=("local=reserved-1y", "other=spot")
-    )
+    commitments = ("local=reserved-1y", "other=spot")
+    config = UsageConfig(currency="EUR", price_file=str(tmp_path / "prices.csv"), commitments=commitments)
     async with running_site(tmp_path, usage=config) as site:
-        for machine in (CLOUD, OWN):
-            await report(site, machine)
-            target = {"cluster": "local", "machine": machine.name}
-            spec = {"kind": "bare_metal", "target": target, "valid_from": "2026-03-01T12:00:00Z", "tenant": "t"}
-            await site.request(f"/v1/allocations/{machine.name}", "PUT", spec)
-        status, document = await site.request(f"/v1/usage?group_by=allocation&{DAY}")
-        assert status == 200, document
-        answer = msgspec.convert(document, UsageAnswer)
-        assert {row.group["allocation"]: row.cost for row in answer.rows} == {  # type: ignore[index]
-            "node-a": pytest.approx(10 * 3 + 2 * 4),
-            "node-b": pytest.approx(12 * 2),
-        }
-        assert answer.currency == "EUR"
-        status, document = await site.request(f"/v1/usage?group_by=model&group_by=namespace&{DAY}")
-        assert status == 200, document
+        yield site
+
+
+async def costs(site: Site) -> dict[str | None, float | None]:
+    """Return the costs of the day by allocation."""
+    status, document = await site.request(f"/v1/usage?group_by=allocation&{DAY}")
+    assert status == 200, document
+    answer = msgspec.convert(document, UsageAnswer)
+    assert answer.currency == "EUR"
+    return {row.group[UsageDimension.ALLOCATION]: row.cost for row in answer.rows}
+
+
+async def put(site: Site, machine: Machine) -> None:
+    target = {"cluster": "local", "machine": machine.name}
+    spec = {"kind": "bare_metal", "target": target, "valid_from": "2026-03-01T12:00:00Z", "tenant": "t"}
+    assert (await site.request(f"/v1/allocations/{machine.name}", "PUT", spec))[0] == 201
+
+
+async def test_cost_depends_on_the_place_and_the_commitment(site: Site) -> None:
+    await report(site, CLOUD, 1, 11, "p5.48xlarge")
+    await report(site, OWN, 1, 11)
+    for machine in (CLOUD, OWN):
+        await put(site, machine)
+    assert await costs(site) == {"node-a": pytest.approx(10 * 3 + 2 * 4), "node-b": pytest.approx(12 * 2)}
+    status, document = await site.request(f"/v1/usage?group_by=model&group_by=namespace&{DAY}")
+    assert status == 200, document
+
+
+async def test_past_cost_has_the_instance_type_of_its_time(site: Site) -> None:
+    """The machine is another instance from 16:00 on. A report without a type changes nothing."""
+    await report(site, CLOUD, 1, 11, "p5.48xlarge")
+    await report(site, CLOUD, 2, 13)
+    await put(site, CLOUD)
+    assert await costs(site) == {"node-a": pytest.approx(10 * 3 + 2 * 4)}
+    await report(site, CLOUD, 3, 16, "p4d.24xlarge")
+    assert await costs(site) == {"node-a": pytest.approx(4 * 3 + 8 * 2)}
+    status, document = await site.request(f"/v1/usage?group_by=model&group_by=namespace&{DAY}")
+    assert status == 200, document
+    of_holders = msgspec.convert(document, UsageAnswer)
+    assert of_holders.total.cost == pytest.approx(5 * 3 + 8 * 2)  # the GPU is known from its first report on
+
+
+async def test_time_before_the_first_report_of_a_type_has_none(site: Site) -> None:
+    await report(site, CLOUD, 1, 11)
+    await put(site, CLOUD)
+    assert await costs(site) == {"node-a": pytest.approx(12 * 2)}
+    await report(site, CLOUD, 2, 16, "p5.48xlarge")
+    assert await costs(site) == {"node-a": pytest.approx(4 * 2 + 6 * 3 + 2 * 4)}
 
 
 async def test_hub_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import msgspec
 
 from gpufleet.fleet.usage.prices import PriceTable
-from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
+from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, placement_changes
 from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval
 from gpufleet.fleet.usage.totals import (
     WHOLE_FRACTION,
@@ -75,7 +75,7 @@ def cut_holder_segments(
     units: Mapping[UnitKey, PhysicalUnit],
     cuts: Sequence[int] = (),
 ) -> list[HolderSegment]:
-    """Cut the time of units into segments with constant holders, and additionally at the instants `cuts`.
+    """Cut the time of units into segments with constant holders and placement, and at the instants `cuts`.
 
     Args:
         presence: intervals in which the units are known to exist; time in which a unit is held is added.
@@ -92,7 +92,7 @@ def cut_holder_segments(
         spans[one.unit].append(UnitInterval(one.unit, one.held.start, one.held.end))
     found: list[HolderSegment] = []
     for unit in spans:
-        found += _unit_segments(unit, spans[unit], held[unit], units[unit], cuts)
+        found += _unit_segments(unit, spans[unit], held[unit], units[unit], [*cuts, *placement_changes(units[unit])])
     return found
 
 

@@ -1,12 +1,12 @@
 """Prices of GPU-hours: the price of a unit at an instant. Pure.
 
-A price applies to a unit if each field that it gives equals the unit's; an unknown field of the unit equals none. Of
+A price applies to a unit if each field that it gives equals the unit's at that time; an unknown field equals none. Of
 several prices that apply, the most specific one counts: by commitment first, then by instance type, then by region.
 """
 
 from collections.abc import Iterable, Mapping
 
-from gpufleet.fleet.usage.units import PhysicalUnit
+from gpufleet.fleet.usage.units import PhysicalUnit, UnitPlacement
 from gpufleet.model.api.usage import Price
 from gpufleet.model.time import to_ns
 
@@ -56,18 +56,19 @@ class PriceTable:
     def find(self, unit: PhysicalUnit, at: int) -> float | None:
         """Return the price of an hour of a unit at an instant, nanoseconds since 1970; None if none is in force."""
         replaced: set[tuple[str | None, ...]] = set()
+        placement = unit.placed_at(at)
         for (_, _, _, begin), end, price in self._of_model.get((unit.model or "").casefold(), ()):
             key = (price.commitment, price.instance_type, price.region)
-            if begin > at or key in replaced or not self._applies(price, unit):
+            if begin > at or key in replaced or not self._applies(price, unit, placement):
                 continue
             if end is None or at < end:
                 return price.per_gpu_hour
             replaced.add(key)  # earlier prices of the same key ended when this one began
         return None
 
-    def _applies(self, price: Price, unit: PhysicalUnit) -> bool:
+    def _applies(self, price: Price, unit: PhysicalUnit, placement: UnitPlacement) -> bool:
         return (
             price.commitment in (None, self._commitments.get(unit.cluster))
-            and price.instance_type in (None, unit.instance_type)
-            and price.region in (None, unit.region)
+            and price.instance_type in (None, placement.instance_type)
+            and price.region in (None, placement.region)
         )

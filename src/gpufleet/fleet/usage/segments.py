@@ -77,16 +77,26 @@ class Segment(UnitInterval, frozen=True):
 
 
 def cut_segments(
-    holdings: Iterable[UnitHolding], allocations: Mapping[str, Allocation], cuts: Sequence[int] = ()
+    holdings: Iterable[UnitHolding],
+    allocations: Mapping[str, Allocation],
+    cuts: Sequence[int] = (),
+    units: Mapping[UnitKey, PhysicalUnit] = {},
 ) -> list[Segment]:
-    """Cut holdings into segments, and additionally at the instants `cuts`, such as price changes."""
+    """Cut holdings into segments, and additionally at the instants `cuts` and where the placement of a unit changes.
+
+    Args:
+        holdings: in any order.
+        allocations: by id.
+        cuts: nanoseconds since 1970, such as price changes.
+        units: by key, as far as placements are known.
+    """
     by_unit: dict[UnitKey, list[UnitHolding]] = defaultdict(list)
     for one in holdings:
         if one.start < one.end:
             by_unit[one.unit].append(one)
     found: list[Segment] = []
     for unit, own in by_unit.items():
-        found += _unit_segments(unit, own, allocations, cuts)
+        found += _unit_segments(unit, own, allocations, [*cuts, *placement_changes(units.get(unit))])
     return found
 
 
@@ -159,6 +169,11 @@ def _may_be_contested(
         if (other := allocations[one.allocation].spec.tenant) is not None
         for name, tenant in owned
     )
+
+
+def placement_changes(unit: PhysicalUnit | None) -> list[int]:
+    """Return the instants at which the placement of a unit changes."""
+    return [] if unit is None else [one.since for one in unit.placements]
 
 
 def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:

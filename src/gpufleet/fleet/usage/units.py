@@ -54,6 +54,14 @@ class UnitPart(msgspec.Struct):
     reported: tuple[MigView, ...] = ()
 
 
+class UnitPlacement(NamedTuple):
+    """Instance type and region of a GPU's machine since a time, nanoseconds since 1970; None if unknown."""
+
+    since: int
+    instance_type: str | None
+    region: str | None
+
+
 class PhysicalUnit(msgspec.Struct):
     """Physical GPU.
 
@@ -63,7 +71,7 @@ class PhysicalUnit(msgspec.Struct):
         views: its views on all sides.
         model: as the driver names it, or None.
         parts: its MIG devices, by UUID or key.
-        instance_type, region: of its machine, as known now; None if unknown.
+        placements: instance types and regions of its machines, in order of time.
     """
 
     cluster: str
@@ -71,8 +79,11 @@ class PhysicalUnit(msgspec.Struct):
     views: tuple[Place, ...]
     model: str | None
     parts: dict[str, UnitPart]
-    instance_type: str | None = None
-    region: str | None = None
+    placements: tuple[UnitPlacement, ...] = ()
+
+    def placed_at(self, at: int) -> UnitPlacement:
+        """Return its placement at an instant, nanoseconds since 1970."""
+        return next((one for one in reversed(self.placements) if one.since <= at), UnitPlacement(0, None, None))
 
 
 class PhysicalUnits:

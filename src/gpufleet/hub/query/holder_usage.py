@@ -6,7 +6,7 @@ import msgspec
 
 from gpufleet.fleet.readings import device_views
 from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows
-from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, last_reported
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, Interval, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
 from gpufleet.fleet.usage.stays import bounded_stays, is_left
@@ -46,10 +46,12 @@ class _Inventory(msgspec.Struct, frozen=True):
 
     Attributes:
         units: the GPUs.
+        stays: those of GPUs that were not always in their machine.
         presence: the time in which each is known to exist.
     """
 
     units: PhysicalUnits
+    stays: Mapping[Place, Sequence[Interval]]
     presence: tuple[UnitInterval, ...]
 
 
@@ -93,7 +95,8 @@ class HolderUsageCalculator:
             stored += held
             found = self._inventory(name, records, start, end, now)
             if prices.needs_placement:
-                place_units(found.units.by_id.values(), {one.id: one for one in records}, self._joins)
+                by_id = {one.id: one for one in records}
+                place_units(found.units.by_id.values(), by_id, self._store, self._joins, found.stays)
             presence += found.presence
             for place, own in by_place(held).items():
                 id_, part = found.units.held_at(place)
@@ -165,7 +168,7 @@ class HolderUsageCalculator:
                     begin = max(start, first.get(place, to_ns(record.first_seen)))
                     until = min(end, now if seen >= now - MAX_CLOCK_SKEW_NS else seen)
                     presence += [UnitInterval((cluster, id_), begin, until)] if begin < until else []
-        return _Inventory(units, tuple(presence))
+        return _Inventory(units, bounded, tuple(presence))
 
 
 def _described(samples: Iterable[StoredSample]) -> Iterator[StoredSample]:

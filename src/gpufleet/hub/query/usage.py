@@ -185,7 +185,8 @@ class UsageCalculator:
                     unresolved.append(
                         UnresolvedAllocation(allocation=one.id, devices=missing, reason=had.reason, detail=detail)
                     )
-        relevant = [one for one in cut_segments(holdings, every, prices.boundaries) if not shown.isdisjoint(one.parts)]
+        segments = cut_segments(holdings, every, prices.boundaries, units)
+        relevant = [one for one in segments if not shown.isdisjoint(one.parts)]
         known = measured(self._store, relevant, units, _devices)
         groups, total = usage_rows(known, every, shown, by, prices)
         return UsageAnswer(
@@ -242,7 +243,7 @@ class UsageCalculator:
         left += {place for own in instances.values() for place in own}
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
         if places_units:
-            place_units(units.by_id.values(), machines, self._joins)
+            place_units(units.by_id.values(), machines, self._store, self._joins, stays)
         placed = {}
         for one in mine:
             if one.spec.kind in WORKLOAD_KINDS:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
+from gpufleet.fleet.usage.placements import MachinePlacement, Texts, placements_of
+from gpufleet.fleet.usage.residence import Interval
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
 from gpufleet.fleet.usage.units import (
@@ -69,25 +71,44 @@ class PastReports:
         )
 
 
-def place_units(units: Iterable[PhysicalUnit], machines: Mapping[str, MachineRecord], joins: ClusterJoins) -> None:
-    """Set instance type and region of units: as their machines report them, or the labels of their Kubernetes nodes.
+def place_units(
+    units: Iterable[PhysicalUnit],
+    machines: Mapping[str, MachineRecord],
+    store: HistoryStore,
+    joins: ClusterJoins,
+    stays: Mapping[Place, Sequence[Interval]],
+) -> None:
+    """Set the placements of units: as their machines reported them, else by the labels of their Kubernetes nodes.
+
+    Labels have no past: they count from the creation of the node on, while the machine itself reports nothing.
 
     Args:
-        units: units of a cluster. Those with views on a host and in its guest have the place of the host.
+        units: units of a cluster.
         machines: machines of the cluster by id.
+        store: has the texts.
         joins: finds the Kubernetes nodes.
+        stays: as in `placements_of`.
     """
+    if not machines:
+        return
+    cluster = next(iter(machines.values())).cluster
     nodes = joins.nodes(list(machines.values()))
-    places: dict[str, tuple[bool, str | None, str | None]] = {}
-    for id_, record in machines.items():
-        own, node = record.machine, nodes[id_][0].node if id_ in nodes else None
-        type_ = own.instance_type or (node.instance_type if node is not None else "") or None
-        region = own.region or (node.region if node is not None else "") or None
-        places[id_] = own.kind is MachineKind.GUEST, type_, region
+    found: dict[str, list[Texts]] = {id_: [] for id_ in machines}
+    for metric, label in (("host_instance_type", "instance_type"), ("host_cloud_region", "region")):
+        texts: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for one in store.texts_of_machines(cluster, sorted(machines), metric):
+            texts[one.machine].append((one.at, one.text))
+        for id_, fields in found.items():
+            node = nodes[id_][0].node if id_ in nodes else None
+            created = None if node is None else node.created
+            labelled = [(created, text)] if created is not None and (text := getattr(node, label)) else []
+            fields.append(texts.get(id_) or labelled)
+    places = {
+        id_: MachinePlacement(machines[id_].machine.kind is MachineKind.GUEST, types, regions)
+        for id_, (types, regions) in found.items()
+    }
     for unit in units:
-        for _, type_, region in sorted([places[machine] for machine, _ in unit.views if machine in places], key=str):
-            unit.instance_type = unit.instance_type or type_
-            unit.region = unit.region or region
+        unit.placements = placements_of(unit.views, places, stays)
 
 
 def complete_ratios(

@@ -42,6 +42,27 @@ def test_text_search_uses_the_newest_sample(store: ClickHouseStore, cluster: str
     assert store.texts_of_views(cluster, "vgpu_vm_id", "vm-4") == ()
 
 
+def test_texts_of_machines_are_found_with_their_times(store: ClickHouseStore, cluster: str) -> None:
+    for number, (machine, values) in enumerate(
+        [
+            ("m-a", {"host_instance_type": "p5", "host_kernel_release": "6.1"}),
+            ("m-a", {"host_kernel_release": "6.1"}),
+            ("m-a", {"host_instance_type": "p4"}),
+            ("m-b", {"host_instance_type": "p5"}),
+            ("m-c", {"host_instance_type": "p5"}),
+        ]
+    ):
+        at = T0 + number * NANOS
+        sample = Sample(view=None, reader="host", lane=Lane.STATIC, measured_at=at, values={**values})
+        store.write([accept(cluster, machine, [sample], received_at=at + NANOS)], f"{cluster}-{number}")
+    found = store.texts_of_machines(cluster, ["m-a", "m-b"], "host_instance_type")
+    assert [(one.machine, one.at - T0, one.text) for one in found] == [
+        ("m-a", 0, "p5"),
+        ("m-a", 2 * NANOS, "p4"),
+        ("m-b", 3 * NANOS, "p5"),
+    ]
+
+
 def test_view_is_found_on_every_machine_that_reported_it(store: ClickHouseStore, cluster: str) -> None:
     other = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-2", instance="8")
     store.write([accept(cluster, "m-a", [vgpu_sample("vm", view=other)])], f"{cluster}-a")

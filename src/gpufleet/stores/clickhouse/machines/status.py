@@ -10,6 +10,7 @@ from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ResultRow, fetch_newest
+from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 
 _READER_STATUS = """
 SELECT machine, reader, lane, state, interval_seconds, toUnixTimestamp64Nano(last_attempt),
@@ -97,6 +98,13 @@ WHERE cluster = {cluster:String} AND metric = {metric:String} AND (machine, view
 ORDER BY at, machine, view, reader, text
 """
 
+_TEXTS_OF_MACHINES = f"""
+SELECT DISTINCT machine, view, reader, toUnixTimestamp64Nano(since) AS at, text FROM info
+WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}} AND view = '{MACHINE_VIEW}'
+    AND metric = {{metric:String}}
+ORDER BY at, machine, reader, text
+"""  # noqa: S608 - as above
+
 _CURRENT_SETS = """
 SELECT machine, view, reader, lane, info_set FROM latest FINAL
 WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND view IN {views:Array(String)}
@@ -126,11 +134,22 @@ def fetch_views_with_prefix(
 
 def fetch_texts_of_views(handle: Handle, cluster: str, metric: str, text: str) -> tuple[StoredText, ...]:
     """Return the texts of the views that ever had a text; see `ports.HistoryStore.texts_of_views`."""
-    parameters = {"cluster": cluster, "metric": metric, "text": text}
-    rows = handle.query(_TEXTS_OF_VIEWS, parameters=parameters).result_rows
+    return _texts(handle, _TEXTS_OF_VIEWS, {"cluster": cluster, "metric": metric, "text": text})
+
+
+def fetch_texts_of_machines(
+    handle: Handle, cluster: str, machines: Sequence[str], metric: str
+) -> tuple[StoredText, ...]:
+    """Return the texts of machines themselves; see `ports.HistoryStore.texts_of_machines`."""
+    parameters = {"cluster": cluster, "machines": list(machines), "metric": metric}
+    return _texts(handle, _TEXTS_OF_MACHINES, parameters)
+
+
+def _texts(handle: Handle, query: str, parameters: dict[str, Any]) -> tuple[StoredText, ...]:
+    rows = handle.query(query, parameters=parameters).result_rows
     return tuple(
-        StoredText(machine=machine, view=view, reader=reader, at=at, text=of_view)
-        for machine, view, reader, at, of_view in rows
+        StoredText(machine=machine, view=view, reader=reader, at=at, text=text)
+        for machine, view, reader, at, text in rows
     )
 
 

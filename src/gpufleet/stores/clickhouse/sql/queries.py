@@ -37,6 +37,7 @@ from gpufleet.stores.clickhouse.machines.status import (
     fetch_reporters_of_text,
     fetch_reporters_of_view,
     fetch_shared_gpus,
+    fetch_texts_of_machines,
     fetch_texts_of_views,
     fetch_views_with_prefix,
 )
@@ -150,6 +151,11 @@ class StoreQueries:
         """Return the texts of views over time; see `ports.HistoryStore`."""
         with translate_errors(f"{self._dsn.shown}: texts of views"):
             return fetch_texts_of_views(self._handles.reader, cluster, metric, text)
+
+    def texts_of_machines(self, cluster: str, machines: Sequence[str], metric: str) -> tuple[StoredText, ...]:
+        """Return the texts of machines over time; see `ports.HistoryStore`."""
+        with translate_errors(f"{self._dsn.shown}: texts of machines"):
+            return fetch_texts_of_machines(self._handles.reader, cluster, machines, metric)
 
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         """Return groups of equal GPUs; see `ports.FleetStore`."""
