@@ -315,6 +315,55 @@ async def test_mig_devices_of_a_lost_gpu_have_its_reason(
         assert sample.measured_at == device(after, 4).measured_at
 
 
+@pytest.mark.parametrize("call", ["Name", "GpuInstanceId", "ComputeInstanceId", "BAR1MemoryInfo"])
+@pytest.mark.parametrize(
+    ("code", "state", "kind"), [(15, "lost", "gpu_lost"), (16, "reset_required", "gpu_reset_required")]
+)
+async def test_gpu_is_lost_if_a_call_about_its_mig_device_is(
+    fake: FakeNvml, start: Start, call: str, code: int, state: str, kind: str
+) -> None:
+    cut_into_mig(fake.scenario, 4, (0,))
+    fake.scenario.fault(f"{G}{call}", gpu=4, code=code)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 4).values["gpu_state"] == state
+    assert [event.kind for event in round_.events] == [kind]
+    assert parts(round_, 4) == {}
+
+
+async def test_mig_device_is_not_gone_if_its_gpu_is_lost(fake: FakeNvml, start: Start) -> None:
+    (fake_mig,) = cut_into_mig(fake.scenario, 4, (0,)).values()
+    fake.apply()
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    fake.scenario.fault(f"{G}Name", gpu=4, code=15)
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    assert device(round_, 4).values["gpu_state"] == "lost"
+    assert set(parts(round_, 4)[fake_mig.uuid].values.values()) == {Absent(Reason.GPU_LOST, f"{G}Name")}
+
+
+async def test_gpu_is_lost_if_a_reading_of_its_mig_device_is(fake: FakeNvml, start: Start) -> None:
+    """The driver answers the calls, and one value inside of an answer has the code."""
+    (fake_mig,) = cut_into_mig(fake.scenario, 4, (0,)).values()
+    fake.apply()
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    for metric in fake.scenario.devices[4].parts["4/gi7"].gpm:
+        fake.scenario.devices[4].parts["4/gi7"].gpm[metric] = 15
+    fake.apply()
+    rounds: list[Round] = []
+
+    async def is_lost() -> bool:
+        rounds.append(await reader.read(Lane.FAST))
+        values = parts(rounds[-1], 4)[fake_mig.uuid].values.values()
+        return any(isinstance(value, Absent) and value.reason is Reason.GPU_LOST for value in values)
+
+    await wait_until_async(is_lost, what="two GPM samples to be compared")
+    assert device(rounds[-1], 4).values["gpu_state"] == "lost"
+    assert [event.kind for event in rounds[-1].events] == ["gpu_lost"]
+
+
 async def test_mig_devices_of_a_hung_gpu_are_timeout(fake: FakeNvml, start: Start) -> None:
     (fake_mig,) = cut_into_mig(fake.scenario, 4, (0,)).values()
     fake.apply()

@@ -221,12 +221,20 @@ class GpuWorker:
         try:
             answers = tuple([self._query(call, context, found.name) for call in INSTANCE_CALLS[kind][lane]])
         except DeviceEndedError as end:
-            if end.code in (GPU_IS_LOST, RESET_REQUIRED) or KINDS[kind].exists(context, found):
+            if end.code in (GPU_IS_LOST, RESET_REQUIRED) or self._exists(kind, context, found):
                 raise
             return None
-        if any(answer.code in _POSSIBLY_ENDED for answer in answers) and not KINDS[kind].exists(context, found):
+        if any(answer.code in _POSSIBLY_ENDED for answer in answers) and not self._exists(kind, context, found):
             return None
         return InstanceRecord(kind, found.identity, answers=answers)
+
+    def _exists(self, kind: str, context: Context, found: FoundInstance) -> bool:
+        """Return whether an instance still exists. Raises DeviceEndedError if its GPU has ended."""
+        try:
+            return KINDS[kind].exists(context, found)
+        except self._nvml.NVMLError as error:
+            self._failed(error.value)
+            return False
 
     def _identify(self, label: str, query: Callable[[], Any], *, required: bool = False) -> tuple[Any, int]:
         """Return an identifier of the device, None if it is unknown, and the return code."""

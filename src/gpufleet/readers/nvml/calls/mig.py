@@ -102,11 +102,13 @@ def _unidentified(slot: int, code: int) -> FoundInstance:
 
 
 def exists(context: Context, found: FoundInstance) -> bool:
-    """Return whether the handle still belongs to the same device."""
+    """Return whether the handle still belongs to the same device. Raises NVMLError if the GPU itself has ended."""
     context.mark(UUID)
     try:
         return bool(context.nvml.nvmlDeviceGetUUID(found.handle) == found.name)
-    except context.nvml.NVMLError:
+    except context.nvml.NVMLError as error:
+        if error.value in DEVICE_ENDED_CODES - _DESTROYED:
+            raise
         return False
 
 
@@ -127,6 +129,8 @@ def _query_identity(
         try:
             identity[key] = CallResult(0, getattr(context.nvml, function)(handle))
         except context.nvml.NVMLError as error:
+            if error.value in DEVICE_ENDED_CODES - _DESTROYED:
+                raise
             identity[key] = CallResult(error.value)
     return identity
 

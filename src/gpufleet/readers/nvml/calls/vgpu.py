@@ -116,11 +116,13 @@ def find(context: Context) -> InstanceList:
 
 
 def exists(context: Context, found: FoundInstance) -> bool:
-    """Return whether the number still belongs to the same instance."""
+    """Return whether the number still belongs to the same instance. Raises NVMLError if the GPU itself has ended."""
     context.mark(UUID)
     try:
         return bool(context.nvml.nvmlVgpuInstanceGetUUID(found.handle) == found.name)
-    except context.nvml.NVMLError:
+    except context.nvml.NVMLError as error:
+        if error.value in DEVICE_ENDED_CODES:
+            raise
         return False
 
 
