@@ -62,6 +62,26 @@ async def test_refused_profiling_has_its_reason_and_is_retried(code: int, reason
         assert values_of(await reader.read(Lane.FAST))["gpu_sm_activity_ratio"] == pytest.approx(0.72)
 
 
+@pytest.mark.parametrize("code", [-18, -19])
+async def test_refused_watch_is_no_evidence_about_a_gpu(code: int, tmp_path: Path) -> None:
+    """One GPU of the group can be lost: the refusal does not name it. A value of a GPU does."""
+    state = EngineState.healthy(2)
+    state.unwatchable = dict.fromkeys(PROFILING, code)
+    async with reading(tmp_path, state) as (reader, _):
+        before = await reader.read(Lane.FAST)
+        state.gpus[1].statuses[150] = code
+        after = await reader.read(Lane.FAST)
+    of_gpus = [one.values for one in before.samples if one.view is not None]
+    assert [values["gpu_state"] for values in of_gpus] == ["ok", "ok"]
+    for values in of_gpus:
+        activity = values["gpu_sm_activity_ratio"]
+        assert isinstance(activity, Absent)
+        assert activity.reason is Reason.DRIVER_ERROR
+    assert not before.events
+    states = [one.values["gpu_state"] for one in after.samples if one.view is not None]
+    assert states == ["ok", {-18: "lost", -19: "reset_required"}[code]]
+
+
 @pytest.mark.parametrize(
     "refused", [{1016: -36}, {1001: -6, 1011: -36, 1012: -36}, dict.fromkeys(range(1002, 1017), -6)]
 )

@@ -62,6 +62,8 @@ REASONS = {
 }
 """Code to reason; every other code is `driver_error`."""
 
+_OF_GPU = frozenset({Reason.GPU_LOST, Reason.RESET_REQUIRED})
+
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 """Meaning of a blank value by its offset: blank, not found, not supported, not permitted."""
 
@@ -72,6 +74,12 @@ _TEXT_BLANK = {
     "<<<NOT_SUPPORTED>>>": Reason.NOT_SUPPORTED,
     "<<<NOT_PERM>>>": Reason.NOT_PERMITTED,
 }
+
+
+def refusal_reason(code: int) -> Reason:
+    """Return the reason for a code that refuses a command. It names no GPU, so that it is no evidence about one."""
+    reason = REASONS.get(code, Reason.DRIVER_ERROR)
+    return Reason.DRIVER_ERROR if reason in _OF_GPU else reason
 
 
 def name_of(code: int) -> str:

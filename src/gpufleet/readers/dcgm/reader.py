@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpufleet.codecs.dcgm_wire.codes import REASONS
+from gpufleet.codecs.dcgm_wire.codes import refusal_reason
 from gpufleet.codecs.dcgm_wire.values import Entity, FieldValue
 from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.fleet.lost_instances import InstanceMemory
@@ -105,7 +105,7 @@ class DcgmReader:
             ) from error
         except EngineError as error:
             self._session = None
-            raise ReaderError(REASONS.get(error.code, Reason.DRIVER_ERROR), str(error)) from error
+            raise ReaderError(refusal_reason(error.code), str(error)) from error
         except (ChannelError, WireError) as error:
             raise ReaderError(_reason(error), _message(error)) from error
 
@@ -168,7 +168,7 @@ class DcgmReader:
             mig_entities = mig_entities_of(self._mig_devices) if lane is Lane.FAST else ()
             more = await latest_values(self._client, session.form, mig_entities, mig_fields(session.unknown))
         except EngineError as error:
-            why = Absent(REASONS.get(error.code, Reason.DRIVER_ERROR), error.command)
+            why = Absent(refusal_reason(error.code), error.command)
             message = f"MIG devices cannot be listed: {error}"
             return [message], readings._replace(mig_devices=self._mig_devices or (), listing_absence=why)
         live |= by_entity(samples.mark_stale(more, engine_now))
@@ -204,7 +204,7 @@ class DcgmReader:
             watched = await self._watches.ensure(PROFILING, entities)
             values = await latest_values(self._client, readings.session.form, entities, watched.fields, live=False)
         except EngineError as error:
-            why = Absent(REASONS.get(error.code, Reason.DRIVER_ERROR), str(error))
+            why = Absent(refusal_reason(error.code), str(error))
             return readings._replace(profiling_absence=why)
         except (ChannelError, WireError) as error:
             return readings._replace(profiling_absence=Absent(_reason(error), _message(error)))

@@ -5,9 +5,9 @@ Ratios are means over the engine's latest interval; traffic is a rate over that 
 
 from collections.abc import Iterable, Mapping
 
-from gpufleet.codecs.dcgm_wire.codes import REASONS, name_of
+from gpufleet.codecs.dcgm_wire.codes import name_of, refusal_reason
 from gpufleet.codecs.dcgm_wire.values import FieldValue
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import Value
 from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, absence_in_guest, every_field, read_row
@@ -61,7 +61,7 @@ def map_activity(
         if code is None:
             found[row.metric] = read_row(row, values, modes, frozenset())
         else:
-            why = Absent(REASONS.get(code, Reason.DRIVER_ERROR), f"watch of DCGM {row.field}: {name_of(code)}")
+            why = Absent(refusal_reason(code), f"watch of DCGM {row.field}: {name_of(code)}")
             found[row.metric] = absence_in_guest(why, CATALOGUE[row.metric], modes)
     return found
 
