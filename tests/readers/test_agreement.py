@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.nvidia_smi import DeviceRecord, parse_capture, parse_csv, parse_text
+from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.decoding import decode
+from gpufleet.decoding.format import CapturedInput
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
 from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
+from gpufleet.ports.channel import ExecResult
 from gpufleet.readers.exporter.mapping import samples_of
+from gpufleet.readers.nvidia_smi.machine import machine_sample
 from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, RequestedMetrics, metrics_of_columns
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES
+from gpufleet.readers.nvidia_smi.parse import PassOutputs
+from gpufleet.readers.nvidia_smi.plan import Plan
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 from gpufleet.readers.nvml.reader import NvmlReader
@@ -249,3 +256,19 @@ async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
         assert len(covered) >= least, reader
         kept = {key: value for key, value in covered.items() if reason(value) is not Reason.NOT_SUPPORTED}
         assert kept == {}, reader
+
+
+@pytest.mark.parametrize("printed", ["N/A", "[N/A]", "[Unknown Error]", "Not Found"])
+def test_reader_and_decode_agree_on_a_version_that_is_not_known(printed: str) -> None:
+    """Both report the reason that the log gives: only a version that is not printed is not reported."""
+    log = re.sub(rb"(<cuda_version>)[^<]*", rb"\g<1>" + printed.encode(), (DATA / "xml-h100.xml").read_bytes())
+    outputs = PassOutputs()
+    plan = Plan(columns=(), log=True, apps=False, requested=RequestedMetrics(frozenset()))
+    outputs.add_log(ExecResult(exit_code=0, stdout=log, stderr=b""), plan)
+    own = machine_sample(Lane.STATIC, 1, shown_gpus=1, driver=outputs.driver, cuda=outputs.cuda)
+    assert own is not None
+    read = own.values["nvidia_cuda_version"]
+    (snapshot,) = decode(CapturedInput(content=log, name="x", at=0))[1].snapshots
+    assert isinstance(read, Absent)
+    assert read.reason is token(printed)
+    assert snapshot.host.readings["nvidia_cuda_version"].absent is read.reason

@@ -171,8 +171,8 @@ def _add_outputs(
             lane,
             at,
             shown_gpus=len(gpus) if count is None else count,
-            driver=next((version for texts in heads if (version := driver_of(texts))), None),
-            cuda=next((version for texts in heads if (version := cuda_of(texts))), None),
+            driver=driver_of(heads),
+            cuda=cuda_of(heads),
         )
         errors += [one for one in disagreements if one not in errors]
         given = [*samples, *parts, *([own] if own is not None else [])]

@@ -38,6 +38,11 @@ async def test_versions_of_a_newer_driver(
 
 def test_newer_names_take_precedence() -> None:
     texts = {"driver_version": f"1.1 [{NOTE}]", "kmd_version": "2.2", "cuda_version": "3.3", "cuda_umd_version": "N/A"}
-    assert (driver_of(texts), cuda_of(texts)) == ("2.2", "3.3")
+    assert (driver_of([texts]), cuda_of([texts])) == ("2.2", "3.3")
     assert notes_of(texts) == [f"driver_version: {NOTE}"]
-    assert (driver_of({}), cuda_of({"cuda_version": "N/A"})) == (None, None)
+    assert (driver_of([]), cuda_of([{}])) == (None, None)
+
+
+def test_placeholder_counts_only_without_a_version() -> None:
+    assert cuda_of([{"cuda_version": "N/A"}, {"cuda_umd_version": "[Unknown Error]"}]) == "N/A"
+    assert cuda_of([{"cuda_version": "N/A"}, {"cuda_version": "13.0"}]) == "13.0"

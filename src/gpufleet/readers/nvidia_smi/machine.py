@@ -1,7 +1,7 @@
 """Machine readings: versions, number of devices, and the state of the driver, failures included."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.codecs.nvidia_smi import Failure
 from gpufleet.codecs.nvidia_smi.values import shown, token, version_of
@@ -58,14 +58,17 @@ def reader_error(failure: Failure, lane: Lane, at: int) -> ReaderError:
     return ReaderError(failure.reason, failure.message, round=Round(samples=(sample,), errors=(failure.message,)))
 
 
-def driver_of(texts: Mapping[str, str]) -> str | None:
-    """Return the driver version in the head of a log or in a row; drivers from 610 on call it `kmd_version`."""
-    return _first_version(texts, "kmd_version", "driver_version")
+def driver_of(heads: Sequence[Mapping[str, str]]) -> str | None:
+    """Return the driver version in heads of logs or in rows; drivers from 610 on call it `kmd_version`.
+
+    Without a version, return the first placeholder, such as `N/A`; None if neither was printed.
+    """
+    return _first_version(heads, "kmd_version", "driver_version")
 
 
-def cuda_of(texts: Mapping[str, str]) -> str | None:
-    """Return the CUDA version in the head of a log; drivers from 610 on call it `cuda_umd_version`."""
-    return _first_version(texts, "cuda_umd_version", "cuda_version")
+def cuda_of(heads: Sequence[Mapping[str, str]]) -> str | None:
+    """Return the CUDA version as `driver_of` does; drivers from 610 on call it `cuda_umd_version`."""
+    return _first_version(heads, "cuda_umd_version", "cuda_version")
 
 
 def count_of(texts: Iterable[str | None]) -> int | None:
@@ -81,10 +84,10 @@ def notes_of(texts: Mapping[str, str]) -> list[str]:
     return [f"{name}: {note}" for name, note in notes.items() if note]
 
 
-def _first_version(texts: Mapping[str, str], *names: str) -> str | None:
-    found = (texts[name] for name in names if name in texts and token(texts[name]) is None)
-    text = next(found, None)
-    return None if text is None else version_of(text)[0]
+def _first_version(heads: Sequence[Mapping[str, str]], *names: str) -> str | None:
+    printed = [texts[name] for texts in heads for name in names if name in texts]
+    versions = [version_of(text)[0] for text in printed if token(text) is None]
+    return next(iter((*versions, *printed)), None)
 
 
 def _version(text: str | None) -> Value | Absent:

@@ -3,7 +3,7 @@
 An unreadable output becomes a failure, classified by exit code and error message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -95,7 +95,6 @@ class PassOutputs:
         messages: error messages of the driver and of the parsers.
         apps: rows of processes, or the reason why there are none.
         listing: `-L`, if it was identical before and after the MIG devices were read.
-        driver, cuda: versions, or None if not printed.
         notes: what nvidia-smi printed behind versions.
     """
 
@@ -104,11 +103,20 @@ class PassOutputs:
         self.messages: list[str] = []
         self.apps: tuple[dict[str, str], ...] | Absent = ()
         self.listing: Listing | None = None
-        self.driver: str | None = None
-        self.cuda: str | None = None
         self.notes: list[str] = []
         self._counts: set[str] = set()
         self._seen = 0
+        self._heads: list[Mapping[str, str]] = []
+
+    @property
+    def driver(self) -> str | None:
+        """Driver version, or the placeholder that was printed instead."""
+        return driver_of(self._heads)
+
+    @property
+    def cuda(self) -> str | None:
+        """CUDA version, or the placeholder that was printed instead."""
+        return cuda_of(self._heads)
 
     @property
     def count(self) -> int:
@@ -121,8 +129,7 @@ class PassOutputs:
         log = parse_log(result)
         self.records += log.devices
         self.messages += log.messages
-        self.driver = driver_of(log.leaves) or self.driver
-        self.cuda = cuda_of(log.leaves) or log.leaves.get("cuda_version")
+        self._heads.append(log.leaves)
         self.notes = notes_of(log.leaves)
         self._add_counts(len(log.devices), log.leaves.get("attached_gpus"))
 
@@ -131,8 +138,7 @@ class PassOutputs:
         table = parse_table(result, plan.columns)
         self.records += rows_as_records(table.rows)
         self.messages += table.messages
-        for row in table.rows:
-            self.driver = driver_of(row) or self.driver
+        self._heads += table.rows
         self._add_counts(len(table.rows), *{row["count"] for row in table.rows if "count" in row})
 
     def add_apps(self, result: ExecResult) -> None:
