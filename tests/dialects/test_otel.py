@@ -149,6 +149,8 @@ def test_devices_of_other_senders() -> None:
         ("ok", {"ok": 1, "degraded": 0, "failed": 0}),
         ("error", {"ok": 0, "degraded": 1, "failed": 0}),
         ("lost", {"ok": 0, "degraded": 0, "failed": 1}),
+        ("hung", {"ok": 0, "degraded": 0, "failed": 1}),
+        ("reset_required", {"ok": 0, "degraded": 0, "failed": 1}),
         ("unreadable", {}),
     ],
 )
@@ -161,6 +163,43 @@ def test_failed_reader_reports_no_device_status(state: str, theirs: dict[str, in
     (sample,) = found.machines["n"]
     assert sample.values == {"gpu_state": state}
     assert not found.unknown
+
+
+def foreign(*states: str) -> Value | Absent | None:
+    """Return the state that a device has by points of other projects, with plausible readings beside them."""
+    device = {"hw.id": "GPU-1", "hw.type": "gpu"}
+    points = [
+        *(IncomingPoint("hw.status", "1", {**device, "hw.state": text}, 1, 5) for text in states),
+        *(IncomingPoint("hw.status", "1", {**device, "hw.state": text}, 0, 5) for text in {"ok", "failed"} - {*states}),
+        IncomingPoint("hw.power", "W", device, 300.0, 5),
+        IncomingPoint("hw.temperature", "Cel", {**device, "hw.sensor_location": "gpu"}, 40.0, 5),
+        IncomingPoint("hw.gpu.memory.usage", "By", device, 1, 5),
+    ]
+    found = read_points("n", points, reader="otlp")
+    assert not found.unknown
+    values = [one.values for one in found.machines["n"] if "gpu_state" in one.values]
+    return values[0]["gpu_state"] if values else None
+
+
+def test_failed_device_is_not_ok_beside_plausible_readings() -> None:
+    assert [foreign("ok"), foreign("degraded"), foreign("failed")] == ["ok", "error", "error"]
+
+
+def test_worst_of_contradictory_states_counts() -> None:
+    assert foreign("melted", "failed") == foreign("failed", "melted") == "error"
+    assert foreign("ok", "failed") == foreign("failed", "ok") == foreign("ok", "degraded") == "error"
+
+
+@pytest.mark.parametrize("states", [("predicted_failure",), ("ok", "melted"), ("melted", "ok")])
+def test_unknown_text_of_a_state_is_absent(states: tuple[str, ...]) -> None:
+    found = foreign(*states)
+    assert isinstance(found, Absent)
+    assert found.reason is Reason.INVALID_VALUE
+
+
+def test_state_of_another_component_is_not_read() -> None:
+    attributes = {"hw.id": "GPU-1", "hw.type": "fan", "hw.state": "melted"}
+    assert map_point("hw.status", "1", attributes, 1) is None
 
 
 def test_absent_value_has_no_point() -> None:

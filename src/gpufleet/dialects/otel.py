@@ -36,6 +36,7 @@ from gpufleet.dialects.otel_names import (
 from gpufleet.dialects.sample_builder import bounded
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.device_state import ERROR
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -138,6 +139,8 @@ def device_attributes(view: View, texts: Mapping[str, str]) -> dict[str, str]:
 def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float) -> MappedPoint | None:
     """Map a point to the catalogue; None if there is no such metric, or for an inactive state."""
     row = _row_of(name, attributes)
+    if row is None and value == 1:
+        return _unknown_state(name, attributes)
     if row is None or (row.unread and KIND not in attributes):  # points with this attribute are from our agent
         return None
     if row.dims and not row.name.startswith(OWN) and not any(attributes.get(attribute) for attribute in row.dims):
@@ -148,9 +151,12 @@ def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float)
         original.get(attributes.get(attribute, ""), attributes.get(attribute, "")) for attribute in row.dims
     )
     if metric.kind is MetricKind.STATE:
-        state = attributes.get(STATE, "") if row.name.startswith(OWN) else "".join(row.states)
-        if value != 1 or len(row.states) > 1:  # several states share this value
+        if value != 1:
             return None
+        if row.name.startswith(OWN):
+            state = attributes.get(STATE, "")
+        else:  # `failed` stands for several states. Points under our own name, if there are any, name the worse one
+            state = row.states[0] if len(row.states) == 1 else ERROR
         known = state in metric.states
         return MappedPoint(
             metric=metric.name, labels=labels, value=state if known else Absent(Reason.INVALID_VALUE, f"{name}: state")
@@ -222,6 +228,16 @@ def _row_of(name: str, attributes: Mapping[str, str]) -> OtelRow | None:
         given = [attributes.get(attribute) for attribute, _ in row.fixed]
         if given == [value for _, value in row.fixed] or (row.plain and not any(given)):
             return row
+    return None
+
+
+def _unknown_state(name: str, attributes: Mapping[str, str]) -> MappedPoint | None:
+    """Return the absence of a state for an active point with an unknown state; None if it is no such point."""
+    if attributes.get(TYPE, TYPE_GPU) != TYPE_GPU:
+        return None
+    for row in BY_NAME.get(name, ()):
+        if row.states and all(attributes.get(attribute) for attribute, _ in row.fixed):
+            return MappedPoint(metric=row.metric, labels=(), value=Absent(Reason.INVALID_VALUE, f"{name}: state"))
     return None
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
-from gpufleet.model.device_state import ERROR, STATE_OF_REASON, is_core_error, worst_state
+from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_error, worst_state
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import View, ViewKind
 
@@ -137,9 +137,13 @@ def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
 
 
 def merge_readings(metric: str, before: Value | Absent | None, value: Value | Absent) -> Value | Absent:
-    """Merge values of one metric from two parts of a row. The worse of two states is the state of the GPU."""
-    if metric == STATE and isinstance(before, str) and isinstance(value, str):
-        return worst_state((before, value))
+    """Merge values of one metric from two parts of a row.
+
+    The worse of two states is the state of the GPU. A state that cannot be read leaves a failure as it is.
+    """
+    states = [one for one in (before, value) if isinstance(one, str)] if metric == STATE else []
+    if len(states) == 2 or (before is not None and states and states[0] != OK):
+        return worst_state(states)
     return merge_values(before, value)
 
 
