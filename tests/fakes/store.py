@@ -363,10 +363,16 @@ class MemoryStore:
 
     def texts_of_machines(self, cluster: str, machines: Sequence[str], metric: str) -> tuple[StoredText, ...]:
         found = [
-            StoredText(machine=machine, view="", reader=one.sample.reader, at=one.sample.measured_at, text=value)
+            StoredText(
+                machine=machine,
+                view="" if one.sample.view is None else one.sample.view.key,
+                reader=one.sample.reader,
+                at=one.sample.measured_at,
+                text=value,
+            )
             for machine in machines
             for one in self._samples(cluster, machine)
-            if one.sample.view is None and isinstance(value := one.sample.values.get(metric), str)
+            if isinstance(value := one.sample.values.get(metric), str)
         ]
         return tuple(sorted(found, key=lambda one: one.at))
 

@@ -283,7 +283,7 @@ class HistoryStore(Protocol):
         ...
 
     def texts_of_machines(self, cluster: str, machines: Sequence[str], metric: str) -> tuple[StoredText, ...]:
-        """Return every text of an info metric of machines themselves, in order of time, as `texts_of_views` does."""
+        """Return every text of an info metric of machines and their devices, in order of time, as `texts_of_views`."""
         ...
 
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:

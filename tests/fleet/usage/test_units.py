@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gpufleet.fleet.usage.units import WHOLE, PhysicalUnits
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnits, UnitPart, ratio_changes
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.stored.samples import StoredSample
@@ -141,6 +141,14 @@ def test_devices_of_one_gpu_instance_share_its_slices() -> None:
     )
     (unit,) = seen.by_id.values()
     assert {name: one.ratio for name, one in unit.parts.items()} == {"MIG-1": 1 / 7, "MIG-2": 3 / 7}
+
+
+def test_recreated_mig_device_has_the_share_of_each_profile() -> None:
+    profiles = [(10, "1g.10gb"), (20, "1g.10gb+me"), (30, "1c.2g.20gb"), (40, "3g.40gb"), (50, "new form")]
+    part = UnitPart(3 / 7, (), most=7, changes=ratio_changes(7, profiles))
+    assert [part.ratio_at(at) for at in (0, 10, 29, 30, 40, 60)] == [1 / 7, 1 / 7, 1 / 7, 1 / 7, 3 / 7, 3 / 7]
+    assert ratio_changes(7, profiles[:3]) == ratio_changes(7, ()) == ()
+    assert UnitPart(2 / 7, ()).ratio_at(5) == 2 / 7
 
 
 def test_list_index_counts_only_without_named_gpus() -> None:

@@ -355,43 +355,43 @@ class MigHistory:
         self.cluster = cluster
         self.random = random.Random(seed)
         self.minute = 0
-        self.present: dict[View, tuple[int, int]] = {}
+        self.present: dict[View, tuple[str, int, int]] = {}
         self.past: list[tuple[str, int, int, int]] = []
         self.bills: list[tuple[int, Any]] = []
 
     async def step(self) -> None:
-        """Divide the GPU, end its parts, lose it or change nothing, and report."""
+        """Divide the GPU, end its parts, lose it or change nothing, and report.
+
+        The UUID of a MIG device is that of its place, whatever its size is.
+        """
         self.minute += 1
         change = self.random.choice(["divide", "end", "lose", "nothing"])
         ended = []
         if change in ("divide", "end"):
-            ended = [self._held(view, begin, self.minute) for view, (_, begin) in self.present.items()]
-            self.past += [(self._uid(view), size, begin, self.minute) for view, (size, begin) in self.present.items()]
+            ended = [self._held(view, self.minute) for view in self.present]
+            self.past += [(*one, self.minute) for one in self.present.values()]
             self.present = {}
         if change == "divide":
             for slices in self.random.choice([(7,), (3, 4), (1, 2, 3)]):
                 uid = f"{self.minute:08}-0000-4000-8000-{len(self.present):012}"
-                view = View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{uid}", parent=DEVICES[0][1].key)
-                self.present[view] = slices, self.minute
+                uuid = f"MIG-{len(self.present)}"
+                view = View(kind=ViewKind.MIG, side=Side.HOST, uuid=uuid, parent=DEVICES[0][1].key)
+                self.present[view] = uid, slices, self.minute
                 assert await self.cluster.put(uid, "acme", pod_uid=uid) == 201
-        sizes: dict[View, int | Absent] = {view: slices for view, (slices, _) in self.present.items()}
+        sizes: dict[View, int | Absent] = {view: slices for view, (_, slices, _) in self.present.items()}
         if change == "lose":
             sizes = dict.fromkeys(sizes, Absent(Reason.GPU_LOST))
         sizes[DEVICES[0][1]] = 7 if self.present and change != "lose" else Absent(Reason.NO_DATA)
-        held = [self._held(view, begin) for view, (_, begin) in self.present.items()]
+        held = [self._held(view) for view in self.present]
         await self.cluster.report_mig(self.minute, sizes, [*ended, *held])
 
-    def _held(self, view: View, since: int, until: int | None = None) -> Holding:
-        return self.cluster.held(view, pod(self._uid(view)), since, until)
-
-    @staticmethod
-    def _uid(view: View) -> str:
-        """Return the UID of the pod that has a MIG device; its allocation has the same id."""
-        return str(view.uuid).removeprefix("MIG-")
+    def _held(self, view: View, until: int | None = None) -> Holding:
+        uid, _, begin = self.present[view]
+        return self.cluster.held(view, pod(uid), begin, until)
 
     def expected(self, end: int) -> dict[str, float]:
         """Return the minutes of the GPU that each allocation has had until a minute."""
-        present = [(self._uid(view), size, begin, end) for view, (size, begin) in self.present.items()]
+        present = [(*one, end) for one in self.present.values()]
         spans = [(name, size * (min(until, end) - begin) / 7) for name, size, begin, until in (*self.past, *present)]
         return {name: round(minutes, 6) for name, minutes in spans if minutes > 0}
 

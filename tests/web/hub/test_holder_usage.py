@@ -112,9 +112,12 @@ async def test_mig_device_of_a_pod_counts_as_its_share(cluster: Cluster) -> None
     assert [(one.allocation, one.reason) for one in answer.unresolved] == [("b", Reason.NOT_ATTRIBUTED)]
 
 
-@pytest.mark.parametrize("later", ["off", "lost", "divided"])
+@pytest.mark.parametrize("later", ["off", "lost", "divided", "recreated"])
 async def test_mig_device_of_a_pod_keeps_its_share(cluster: Cluster, later: str) -> None:
-    """After the pod, MIG mode is switched off, the GPU is lost, or it is divided again and then lost."""
+    """After the pod, MIG mode is switched off, the GPU is lost, or it is divided again and then lost.
+
+    A MIG device at the place of an earlier one has its UUID, and can have another size.
+    """
     await two_pods(cluster)
     before, after = (View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{n}", parent=ONE.key) for n in (1, 2))
     held = cluster.held(before, pod(FIRST), 0, 21)
@@ -128,6 +131,8 @@ async def test_mig_device_of_a_pod_keeps_its_share(cluster: Cluster, later: str)
     elif later == "divided":
         await cluster.report_mig(24, {ONE: 7, after: 3})
         await cluster.report_mig(25, {ONE: lost, after: lost})
+    elif later == "recreated":
+        await cluster.report_mig(25, {ONE: 7, before: 4})
     else:
         await cluster.report(25, {ONE: 1.0})
     assert minutes(await usage(cluster, "allocation")) == billed

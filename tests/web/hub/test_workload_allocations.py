@@ -63,7 +63,12 @@ class Cluster:
         """Report slices of MIG devices, and how many of them their GPUs can have."""
         names = {ViewKind.GPU: "gpu_mig_devices_max", ViewKind.MIG: "mig_compute_slices"}
         at = self.at(minute)
-        samples = [gpu_sample(view, at, **{names[view.kind]: size}) for view, size in sizes.items()]
+        samples = []
+        for view, size in sizes.items():
+            values: dict[str, Value | Absent] = {names[view.kind]: size}
+            if view.kind is ViewKind.MIG:
+                values["mig_profile"] = size if isinstance(size, Absent) else f"{size}g.{10 * size}gb"
+            samples.append(gpu_sample(view, at, **values))
         await self._post(minute, samples, holdings, NODES[0])
 
     async def _post(

@@ -14,7 +14,7 @@ from itertools import pairwise
 import msgspec
 
 from gpufleet.fleet.usage.prices import PriceTable
-from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, placement_changes
+from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, unit_changes
 from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval
 from gpufleet.fleet.usage.totals import (
     WHOLE_FRACTION,
@@ -75,7 +75,7 @@ def cut_holder_segments(
     units: Mapping[UnitKey, PhysicalUnit],
     cuts: Sequence[int] = (),
 ) -> list[HolderSegment]:
-    """Cut the time of units into segments with constant holders and placement, and at the instants `cuts`.
+    """Cut the time of units into segments with constant holders, and at the instants `cuts` and changes of units.
 
     Args:
         presence: intervals in which the units are known to exist; time in which a unit is held is added.
@@ -92,7 +92,7 @@ def cut_holder_segments(
         spans[one.unit].append(UnitInterval(one.unit, one.held.start, one.held.end))
     found: list[HolderSegment] = []
     for unit in spans:
-        found += _unit_segments(unit, spans[unit], held[unit], units[unit], [*cuts, *placement_changes(units[unit])])
+        found += _unit_segments(unit, spans[unit], held[unit], units[unit], [*cuts, *unit_changes(units[unit])])
     return found
 
 
@@ -238,15 +238,17 @@ def _unit_segments(
         present.difference_update(ends.get(start, ()))
         present.update(begins.get(start, ()))
         if there > 0:
-            yield HolderSegment(key, start, end, tuple(_pieces([placed[number] for number in sorted(present)], unit)))
+            yield HolderSegment(
+                key, start, end, tuple(_pieces([placed[number] for number in sorted(present)], unit, start))
+            )
 
 
-def _pieces(placed: Sequence[PlacedShares], unit: PhysicalUnit) -> list[UnitPiece]:
-    """Return the parts of a unit with their holders; the ratios add up to 1."""
+def _pieces(placed: Sequence[PlacedShares], unit: PhysicalUnit, at: int) -> list[UnitPiece]:
+    """Return the parts of a unit at an instant with their holders; the ratios add up to 1."""
     by_part: dict[str, list[ShareInterval]] = defaultdict(list)
     for one in placed:
         by_part[one.part].append(one.held)
-    found = {name: _joined(name, intervals, unit) for name, intervals in by_part.items()}
+    found = {name: _joined(name, intervals, unit, at) for name, intervals in by_part.items()}
     held = {name: one for name, one in found.items() if one.absent is None}
     of_parts = {name: one for name, one in held.items() if name != WHOLE}
     whole = held.get(WHOLE)
@@ -265,9 +267,9 @@ def _pieces(placed: Sequence[PlacedShares], unit: PhysicalUnit) -> list[UnitPiec
     return [*pieces, UnitPiece(part=None, ratio=rest, absent=absent)] if rest > 1 - WHOLE_FRACTION else pieces
 
 
-def _joined(part: str, intervals: Sequence[ShareInterval], unit: PhysicalUnit) -> UnitPiece:
+def _joined(part: str, intervals: Sequence[ShareInterval], unit: PhysicalUnit, at: int) -> UnitPiece:
     """Return the holders of a part of a unit, joined over all machines that report the part."""
-    ratio = 1.0 if part == WHOLE else unit.parts[part].ratio or 0.0
+    ratio = 1.0 if part == WHOLE else unit.parts[part].ratio_at(at) or 0.0
     held = [one for one in intervals if one.shares or one.disputed]
     inner = [one for one in held if any(kind is not HolderKind.VM for kind, _ in (*one.shares, *one.disputed))]
     held = [one for one in inner or held if one.is_confirmed] or inner or held

@@ -82,13 +82,13 @@ def cut_segments(
     cuts: Sequence[int] = (),
     units: Mapping[UnitKey, PhysicalUnit] = {},
 ) -> list[Segment]:
-    """Cut holdings into segments, and additionally at the instants `cuts` and where the placement of a unit changes.
+    """Cut holdings into segments, and additionally at the instants `cuts` and at changes of a unit.
 
     Args:
         holdings: in any order.
         allocations: by id.
         cuts: nanoseconds since 1970, such as price changes.
-        units: by key, as far as placements are known.
+        units: by key, as far as their changes are known.
     """
     by_unit: dict[UnitKey, list[UnitHolding]] = defaultdict(list)
     for one in holdings:
@@ -96,7 +96,7 @@ def cut_segments(
             by_unit[one.unit].append(one)
     found: list[Segment] = []
     for unit, own in by_unit.items():
-        found += _unit_segments(unit, own, allocations, [*cuts, *placement_changes(units.get(unit))])
+        found += _unit_segments(unit, own, allocations, [*cuts, *unit_changes(units.get(unit))])
     return found
 
 
@@ -171,9 +171,11 @@ def _may_be_contested(
     )
 
 
-def placement_changes(unit: PhysicalUnit | None) -> list[int]:
-    """Return the instants at which the placement of a unit changes."""
-    return [] if unit is None else [one.since for one in unit.placements]
+def unit_changes(unit: PhysicalUnit | None) -> list[int]:
+    """Return the instants at which the placement of a unit, or the share of one of its parts, changes."""
+    if unit is None:
+        return []
+    return [*(one.since for one in unit.placements), *(at for part in unit.parts.values() for at, _ in part.changes)]
 
 
 def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:

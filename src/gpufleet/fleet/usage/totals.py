@@ -91,10 +91,10 @@ def usage_rows(
                 groups.setdefault(group, set()).update(parts)
         is_known = not one.segment.contested
         for group, held in groups.items():
-            add_usage(sums.setdefault(group, UsageTotal()), one, _share(one.unit, held), prices, is_known=is_known)
+            add_usage(sums.setdefault(group, UsageTotal()), one, _share(one, held), prices, is_known=is_known)
         if groups:
             every = set().union(*groups.values())
-            add_usage(total, one, _share(one.unit, every), prices, is_known=is_known)
+            add_usage(total, one, _share(one, every), prices, is_known=is_known)
     ordered = sorted(sums.items(), key=lambda item: group_order(item[0]))
     rows = tuple(usage_row(dict(zip(by, group, strict=True)), one, prices) for group, one in ordered)
     return rows, usage_row({}, total, prices)
@@ -105,8 +105,8 @@ def group_order(group: Group) -> tuple[tuple[bool, str], ...]:
     return tuple((value is None, value or "") for value in group)
 
 
-def _share(unit: PhysicalUnit, held: AbstractSet[HeldPart]) -> GroupShare:
-    """Return the share of a unit that these parts are together."""
+def _share(one: MeasuredSegment[Segment], held: AbstractSet[HeldPart]) -> GroupShare:
+    """Return the share of a unit in a segment that these parts are together."""
     found = GroupShare()
     by_name: dict[str, dict[tuple[str, str] | None, HeldPart]] = {}
     for part in held:
@@ -117,9 +117,9 @@ def _share(unit: PhysicalUnit, held: AbstractSet[HeldPart]) -> GroupShare:
         if None in parts or (fraction >= WHOLE_FRACTION and all(part.is_confirmed for part in parts.values())):
             found.parts.add(name)
         elif fraction >= WHOLE_FRACTION:
-            found.unconfirmed += held_ratio(unit, {name})
+            found.unconfirmed += held_ratio(one, {name})
         else:
-            found.shared += held_ratio(unit, {name}) * fraction
+            found.shared += held_ratio(one, {name}) * fraction
     return found
 
 
@@ -144,7 +144,7 @@ def add_usage(
 ) -> None:
     """Add a group's share of a segment; `is_known` is whether the activity of the parts that it had may be counted."""
     unit, seconds = one.unit, one.segment.seconds
-    whole = held_ratio(unit, share.parts)
+    whole = held_ratio(one, share.parts)
     ratio = min(1.0, whole + share.shared + share.unconfirmed)
     into.units.add(one.segment.unit)
     into.held += ratio * seconds
@@ -166,11 +166,11 @@ def add_usage(
         into.cost += ratio * seconds / 3600 * price
 
 
-def held_ratio(unit: PhysicalUnit, held: AbstractSet[str]) -> float:
-    """Return the held fraction of a GPU: 1, or the share of its MIG devices; an unknown share counts as 0."""
+def held_ratio(one: MeasuredSegment[Part], held: AbstractSet[str]) -> float:
+    """Return the held fraction of a GPU in a segment: 1, or the share of its MIG devices; unknown ones count as 0."""
     if WHOLE in held:
         return 1.0
-    return min(1.0, sum(unit.parts[part].ratio or 0.0 for part in held))
+    return min(1.0, sum(one.unit.parts[part].ratio_at(one.segment.start) or 0.0 for part in held))
 
 
 def activity(one: MeasuredSegment[Part], held: AbstractSet[str]) -> tuple[float, float]:
@@ -179,13 +179,14 @@ def activity(one: MeasuredSegment[Part], held: AbstractSet[str]) -> tuple[float,
     of_parts = [
         (ratio * usage.used_seconds, ratio * usage.idle_seconds)
         for name in parts
-        if (ratio := one.unit.parts[name].ratio) is not None and (usage := one.usage.get(name)) is not None
+        if (ratio := one.unit.parts[name].ratio_at(one.segment.start)) is not None
+        and (usage := one.usage.get(name)) is not None
     ]
     of_all_parts = sum(used for used, _ in of_parts), sum(idle for _, idle in of_parts)
     whole = one.usage.get(WHOLE, DeviceUsage()) if WHOLE in held else DeviceUsage()
     own = whole.used_seconds, whole.idle_seconds
     seconds = own if sum(own) >= sum(of_all_parts) else of_all_parts
-    return _within(seconds, held_ratio(one.unit, held) * one.segment.seconds)
+    return _within(seconds, held_ratio(one, held) * one.segment.seconds)
 
 
 def _within(seconds: tuple[float, float], held: float) -> tuple[float, float]:

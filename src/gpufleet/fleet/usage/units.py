@@ -3,13 +3,15 @@
 - Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
 - A GPU that its host passed through to a guest is identified by the UUID that the host read before.
 - A view known only by its list position counts only if its machine shows no identified view.
-- A MIG device is a part of its GPU, also after it was removed. Its share does not change: it is the last known one.
+- A MIG device is a part of its GPU, also after it was removed. A later one at its place has its UUID, and can have
+  another share: the driver derives UUIDs from places.
 - A vGPU instance and the GPU seen by its guest are the same device, by the instance's UUID. It counts as a device of
   its own, since its share of the GPU is not reported.
 - GPUs that a host could never read, and GPUs that only its guests see, are the same GPUs. The pairing is known only if
   there is a single one.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,6 +28,8 @@ WHOLE = ""
 Place = tuple[str, str]
 """Machine, and key of a view on it."""
 
+
+_PROFILE = re.compile(r"(?:([1-9])c\.)?([1-9])g\.", re.ASCII)
 
 SIZES = ("mig_compute_slices", "mig_gpu_slices", "gpu_mig_devices_max")
 """Metrics of a MIG device, and of its GPU, that give its share."""
@@ -44,14 +48,23 @@ class UnitPart(msgspec.Struct):
     """MIG device.
 
     Attributes:
-        ratio: its share of its GPU; None if not reported.
+        ratio: its newest known share of its GPU; None if not reported.
         views: its views.
         reported: its views whose reports of earlier times can give the share.
+        most: maximum number of MIG devices of its GPU; None if not reported.
+        changes: times since which it had a share, nanoseconds since 1970 and ascending; empty if it never changed.
     """
 
     ratio: float | None
     views: tuple[Place, ...]
     reported: tuple[MigView, ...] = ()
+    most: float | None = None
+    changes: tuple[tuple[int, float], ...] = ()
+
+    def ratio_at(self, at: int) -> float | None:
+        """Return its share at an instant. Before the first report, it is that of the first report."""
+        begun = [ratio for since, ratio in self.changes if since <= at]
+        return begun[-1] if begun else self.changes[0][1] if self.changes else self.ratio
 
 
 class UnitPlacement(NamedTuple):
@@ -186,6 +199,7 @@ class PhysicalUnits:
         own, of_instance, most = (_number(samples, key, metric) for key, metric in size_keys(place[1], view.parent))
         part = unit.parts.setdefault(name, UnitPart(None, ()))
         part.ratio = mig_ratio(own, of_instance, most) or part.ratio
+        part.most = most or part.most
         part.views = (*part.views, place)
         if view.parent is not None:
             newest = max(_of_view(samples, place[1]), key=lambda one: one.sample.measured_at)
@@ -205,6 +219,26 @@ class PhysicalUnits:
 def size_keys(device: str, gpu: str | None) -> list[tuple[str | None, str]]:
     """Return (view key, metric) of each of `SIZES` of a MIG device."""
     return list(zip((device, device, gpu), SIZES, strict=True))
+
+
+def ratio_changes(most: float, profiles: Iterable[tuple[int, str]]) -> tuple[tuple[int, float], ...]:
+    """Return the shares of a MIG device over time by its profiles; empty if it has had one size only.
+
+    Args:
+        most: maximum number of MIG devices of its GPU.
+        profiles: times of report and profiles, such as `1c.2g.20gb`, in order of time.
+    """
+    slices = [(at, _slices_of(profile)) for at, profile in profiles]
+    known = [(at, number) for at, number in slices if number]
+    if len({number for _, number in known}) < 2:
+        return ()
+    return tuple((at, min(1.0, number / most)) for at, number in known)
+
+
+def _slices_of(profile: str) -> int:
+    """Return the compute slices of a profile; 0 if they are unknown."""
+    found = _PROFILE.match(profile)
+    return 0 if found is None else int(found[1] or found[2])
 
 
 def mig_ratio(own: float | None, of_instance: float | None, most: float | None) -> float | None:

@@ -17,6 +17,7 @@ from gpufleet.fleet.usage.units import (
     Place,
     UnitPart,
     mig_ratio,
+    ratio_changes,
     size_keys,
 )
 from gpufleet.hub.query.cluster_joins import ClusterJoins
@@ -114,10 +115,10 @@ def place_units(
 def complete_ratios(
     store: HistoryStore, cluster: str, units: Mapping[str, PhysicalUnit], held: Iterable[tuple[str, str]], now: int
 ) -> None:
-    """Set the shares of MIG devices that newest samples do not give, from earlier samples and their rollups.
+    """Set the shares of MIG devices that newest samples do not give: missing ones, and those of earlier times.
 
-    A GPU reports no size after MIG mode was switched off, and while it is lost. A share that was never reported stays
-    unknown.
+    A GPU reports no size after MIG mode was switched off, and while it is lost: earlier samples and their rollups have
+    it. The profiles that a device had show whether its share changed. A share that was never reported stays unknown.
 
     Args:
         store: has the samples.
@@ -127,9 +128,11 @@ def complete_ratios(
         now: nanoseconds since 1970 by the hub's clock.
     """
     lacking: dict[tuple[str, Provenance], list[tuple[UnitPart, MigView]]] = defaultdict(list)
+    by_view: dict[Place, UnitPart] = {}
     for id_, name in set(held):
         parts = units[id_].parts
         for part in parts.values() if name == WHOLE else [parts[name]]:
+            by_view |= dict.fromkeys(part.views, part)
             if part.ratio is None:
                 for view in part.reported:
                     lacking[view.machine, view.provenance].append((part, view))
@@ -138,8 +141,16 @@ def complete_ratios(
         views = {key for _, view in own for key in (view.key, view.gpu)}
         found = store.series(cluster, machine, SIZES, end - MAX_SPAN_NS, end, _DAY_NS, provenance, views)
         for part, view in own:
-            sizes = (_last_size(found.points.get(place, ())) for place in size_keys(view.key, view.gpu))
+            sizes = [_last_size(found.points.get(place, ())) for place in size_keys(view.key, view.gpu)]
             part.ratio = part.ratio or mig_ratio(*sizes)
+            part.most = part.most or sizes[-1]
+    profiles: dict[Place, list[tuple[int, str]]] = defaultdict(list)
+    machines = sorted({machine for machine, _ in by_view})
+    for one in store.texts_of_machines(cluster, machines, "mig_profile") if machines else ():
+        profiles[one.machine, one.view].append((one.at, one.text))
+    for place, part in by_view.items():
+        if part.most and place in profiles:
+            part.changes = part.changes or ratio_changes(part.most, profiles[place])
 
 
 def _last_size(points: Sequence[tuple[int, Value]]) -> float | None:

@@ -10,7 +10,6 @@ from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ResultRow, fetch_newest
-from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 
 _READER_STATUS = """
 SELECT machine, reader, lane, state, interval_seconds, toUnixTimestamp64Nano(last_attempt),
@@ -98,12 +97,11 @@ WHERE cluster = {cluster:String} AND metric = {metric:String} AND (machine, view
 ORDER BY at, machine, view, reader, text
 """
 
-_TEXTS_OF_MACHINES = f"""
+_TEXTS_OF_MACHINES = """
 SELECT DISTINCT machine, view, reader, toUnixTimestamp64Nano(since) AS at, text FROM info
-WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}} AND view = '{MACHINE_VIEW}'
-    AND metric = {{metric:String}}
-ORDER BY at, machine, reader, text
-"""  # noqa: S608 - as above
+WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND metric = {metric:String}
+ORDER BY at, machine, view, reader, text
+"""
 
 _CURRENT_SETS = """
 SELECT machine, view, reader, lane, info_set FROM latest FINAL
@@ -140,7 +138,7 @@ def fetch_texts_of_views(handle: Handle, cluster: str, metric: str, text: str) -
 def fetch_texts_of_machines(
     handle: Handle, cluster: str, machines: Sequence[str], metric: str
 ) -> tuple[StoredText, ...]:
-    """Return the texts of machines themselves; see `ports.HistoryStore.texts_of_machines`."""
+    """Return the texts of machines and their devices; see `ports.HistoryStore.texts_of_machines`."""
     parameters = {"cluster": cluster, "machines": list(machines), "metric": metric}
     return _texts(handle, _TEXTS_OF_MACHINES, parameters)
 
