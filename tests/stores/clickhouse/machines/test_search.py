@@ -55,7 +55,8 @@ def test_texts_of_machines_are_found_with_their_times(store: ClickHouseStore, cl
         at = T0 + number * NANOS
         sample = Sample(view=None, reader="host", lane=Lane.STATIC, measured_at=at, values={**values})
         store.write([accept(cluster, machine, [sample], received_at=at + NANOS)], f"{cluster}-{number}")
-    found = store.texts_of_machines(cluster, ["m-a", "m-b"], "host_instance_type")
+    others = [f"{number:032x}" for number in range(5_000)]  # more than a server accepts in one parameter
+    found = store.texts_of_machines(cluster, ["m-a", *others, "m-b"], "host_instance_type")
     assert [(one.machine, one.at - T0, one.text) for one in found] == [
         ("m-a", 0, "p5"),
         ("m-a", 2 * NANOS, "p4"),

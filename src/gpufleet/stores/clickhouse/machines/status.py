@@ -1,7 +1,7 @@
 """Queries for reader status, and the machines that report a view or a text."""
 
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from gpufleet.model.catalogue import Lane
@@ -97,6 +97,9 @@ WHERE cluster = {cluster:String} AND metric = {metric:String} AND (machine, view
 ORDER BY at, machine, view, reader, text
 """
 
+MACHINES_PER_QUERY = 2_000
+"""Maximum number of machine ids in a query: a server accepts 128 KiB per parameter."""
+
 _TEXTS_OF_MACHINES = """
 SELECT DISTINCT machine, view, reader, toUnixTimestamp64Nano(since) AS at, text FROM info
 WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND metric = {metric:String}
@@ -139,8 +142,12 @@ def fetch_texts_of_machines(
     handle: Handle, cluster: str, machines: Sequence[str], metric: str
 ) -> tuple[StoredText, ...]:
     """Return the texts of machines and their devices; see `ports.HistoryStore.texts_of_machines`."""
-    parameters = {"cluster": cluster, "machines": list(machines), "metric": metric}
-    return _texts(handle, _TEXTS_OF_MACHINES, parameters)
+    found: list[StoredText] = []
+    for first in range(0, len(machines), MACHINES_PER_QUERY):
+        some = list(machines[first : first + MACHINES_PER_QUERY])
+        parameters = {"cluster": cluster, "machines": some, "metric": metric}
+        found += _texts(handle, _TEXTS_OF_MACHINES, parameters)
+    return tuple(sorted(found, key=attrgetter("at", "machine", "view", "reader", "text")))
 
 
 def _texts(handle: Handle, query: str, parameters: dict[str, Any]) -> tuple[StoredText, ...]:
