@@ -3,8 +3,8 @@
     python -m tests.stores.clickhouse.histories FOLDER EXAMPLES
 
 The model keeps all rows and searches them for each answer. A history writes late, repeated and duplicate batches, moves
-the hub's clock, interrupts inserts, and closes or abandons the store. It also reads, because a read loads machines into
-memory or writes the deferred rows of `latest`: so the table is a snapshot of any time before a restart.
+the hub's clock, interrupts inserts, and closes or abandons the store. It also reads, because a read loads the newest
+samples into memory or writes the deferred rows of `latest`: so the table is a snapshot of any time before a restart.
 
 A process can open one folder, so the histories of an embedded store run in a process of their own.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -247,6 +248,11 @@ class StoreHistory:
             assert {_place(one.stored.sample): one.stored.received_at for one in summaries} == {
                 place: received_at for place, (_, received_at, _) in expected.items()
             }
+        assert self._power_in_columns() == {
+            place: (one.measured_at, received_at, value if isinstance(value, float) else None)
+            for place, (_, received_at, one) in newest.items()
+            for value in [one.values.get("gpu_power_watts")]
+        }
         gpus = self._gpus()
         known = self.store.known_gpus().get(self._cluster)
         assert (known.nvml if known is not None else 0) == sum(gpu.is_known for gpu in gpus)
@@ -254,6 +260,21 @@ class StoreHistory:
             expected_count = sum(gpu.value_at >= since and not gpu.is_lost for gpu in gpus)
             assert self.store.reporting_gpus(since, END_OF_TIME).get(self._cluster, 0) == expected_count
         self._check_rows()
+
+    def _power_in_columns(self) -> dict[tuple[str, ...], tuple[int, int, float | None]]:
+        """Return the times and the power of each subject, read for the whole cluster."""
+        found = self.store.newest_columns(self._cluster, ["gpu_power_watts"])
+        numbers = (found.machine, found.view, found.reader, found.lane)
+        names = (found.machines, found.views, found.readers, found.lanes)
+        power = found.values.get("gpu_power_watts", np.full(len(found), np.nan))
+        return {
+            tuple(texts[column[row]] for texts, column in zip(names, numbers, strict=True)): (
+                int(found.measured_at[row]),
+                int(found.received_at[row]),
+                None if np.isnan(power[row]) else float(power[row]),
+            )
+            for row in range(len(found))
+        }
 
     def _check_rows(self) -> None:
         """Check that each sample is stored once."""
