@@ -235,7 +235,8 @@ def run(folder: Path, nodes: int, minutes: float) -> None:
         table.print()
         hub.stop()
         print(f"\nready again after {hub.start():.1f} s with {hub.resident():,.0f} MiB; ", end="")
-        print(f"the first fleet query took {hub.request(QUERIES['fleet'])[0]:,.0f} ms")
+        machine, fleet = (hub.first_answer(QUERIES[name]) for name in ("a machine's latest", "fleet"))
+        print(f"then the first answer for a machine after {machine:.2f} s, for the fleet after {machine + fleet:.2f} s")
         hub.stop()
         values = run.written * GPUS_PER_NODE * VALUES
         store = hub.folder / "hub" / "store"

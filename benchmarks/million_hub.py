@@ -69,6 +69,19 @@ class MillionHub:
         assert answer.status == 200, f"{path}: {answer.status}: {content[:300]!r}"
         return (time.perf_counter() - began) * 1e3, content
 
+    def first_answer(self, path: str) -> float:
+        """Return the seconds until the hub answers a GET after a start; before that, it answers 503 `starting`."""
+        began = time.monotonic()
+        while True:
+            try:
+                self.request(path)
+            except AssertionError as error:
+                if "starting" not in str(error):
+                    raise
+                time.sleep(0.1)
+                continue
+            return time.monotonic() - began
+
     def put(self, path: str, document: Any) -> None:
         """PUT a document."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
