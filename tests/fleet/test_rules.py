@@ -114,7 +114,11 @@ CASES = {
     "node.gpus_stale": Case(
         {"gpu_value_seconds": 301, "gpu_interval_seconds": 10}, {"gpu_value_seconds": 300}, {"gpu_value_seconds": None}
     ),
-    "gpu.metrics_missing": count("failed_core_readings"),
+    "gpu.metrics_missing": Case(
+        {"failed_core_readings": 0, "missing_core_readings": 1},
+        {"missing_core_readings": 0},
+        {"missing_core_readings": None},
+    ),
     "allocation.unavailable": count("answers", 0, 1),
     # counts
     "node.gpu_count_mismatch": Case(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from gpufleet.fleet.facts.earlier import EarlierFindings
 from gpufleet.fleet.facts.fleet import FleetTables, fleet_tables
 from gpufleet.fleet.facts.history import FactMemory
 from gpufleet.fleet.facts.metrics import FACT_METRICS
@@ -15,7 +16,7 @@ from gpufleet.fleet.rules.suppression import Suppression
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.finding import RuleScope
+from gpufleet.model.finding import Finding, FindingState, RuleScope, Severity
 from gpufleet.model.holdings import HolderState
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.readings import EventCount, ViewColumns, labelled, split_labelled
@@ -73,6 +74,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         held, held_seconds, conflict: holder of the GPU, as reported.
         events: kind, code and age in seconds of events of the GPU.
         ages: age of samples of the machine's lanes in seconds.
+        dropped: readings of the GPU that are not reported.
         is_gone: whether the GPU is no longer reported.
         is_imported: whether the machine has an exporter only.
         extra: further samples of the machine, given the GPU's newest samples.
@@ -89,6 +91,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     conflict: bool = False
     events: Sequence[tuple[str, int, float]] = ()
     ages: Mapping[Lane, float] = {}
+    dropped: Sequence[str] = ()
     is_gone: bool = False
     is_imported: bool = False
     extra: Callable[[Sequence[Sample]], Sequence[StoredSample]] | None = None
@@ -122,6 +125,29 @@ class FactWorld:
     def gpu(self) -> str:
         """View key of the GPU with the faults."""
         return next(node for node in self._nodes if node.name == self.machine).all_gpus[0].view.key
+
+    @property
+    def gpus(self) -> list[str]:
+        """View keys of the GPUs of the machine with the faults."""
+        return [gpu.view.key for node in self._nodes if node.name == self.machine for gpu in node.all_gpus]
+
+    def restart(self, evidence: Mapping[str, dict[str, str]]) -> None:
+        """Drop the history, and take the evidence of open findings of the GPU with the faults, by rule."""
+        self.memory = FactMemory()
+        self.memory.earlier = EarlierFindings(
+            Finding(
+                id=rule,
+                rule=rule,
+                scope=self.key,
+                severity=Severity.WARNING,
+                state=FindingState.OPEN,
+                evidence=values,
+                first=1,
+                last=1,
+                opened_at=1,
+            )
+            for rule, values in evidence.items()
+        )
 
     @property
     def devices(self) -> FactTable:
@@ -232,7 +258,11 @@ class FactWorld:
                 continue
             age = fault.ages.get(one.lane, 0.0) if is_target else 0.0
             received_at = self.now - int((2 + age) * NANOS)
-            found.append(StoredSample(sample=_with(one, values), received_at=received_at))
+            sample = _with(one, values)
+            if one in newest and fault.dropped:
+                kept = {name: value for name, value in sample.values.items() if name not in fault.dropped}
+                sample = msgspec.structs.replace(sample, values=kept)
+            found.append(StoredSample(sample=sample, received_at=received_at))
         if is_target and fault.extra is not None:
             found += fault.extra(newest)
         if is_target and fault.is_imported:

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from gpufleet.fleet.facts.core_readings import UNEXPLAINED, WATCHED_METRICS
 from gpufleet.fleet.facts.fleet import fleet_tables
 from gpufleet.fleet.facts.history import FactMemory
 from gpufleet.fleet.facts.metrics import FACT_METRICS, MISSING, NOISY_READINGS
@@ -187,7 +188,7 @@ CASES: dict[str, Case] = {
     "gpu.mig_layout_drift": Case(Fault(mig_layout="7g.141gb"), target=MIG[0]),
     "gpu.mig_mode_pending": gpu(gpu_mig_mode_pending="enabled"),
 }
-NEEDS_MORE = {"reader_ratio", "nvlinks_day_before", "last_error", "recovery_action", "xid_codes"}
+NEEDS_MORE = {"reader_ratio", "nvlinks_day_before", "last_error", "recovery_action", "xid_codes", "missing_readings"}
 """Inputs that need two readers, a day, or a fault: other tests have them."""
 
 JUDGED = [rule.id for rule in RULES if rule.scope in (DEVICE, MACHINE)]
@@ -304,6 +305,29 @@ def test_driver_of_a_host_without_gpus_of_its_own_is_not_judged() -> None:
     world = FactWorld((HOST,), HOST)
     assert world.judge(Fault(node={"nvidia_driver_state": "no_driver", "nvidia_devices": 0})) == {}
     assert world.machine_text("driver_state") == "no_driver"
+
+
+@pytest.mark.parametrize("reason", [None, *sorted(UNEXPLAINED - {Reason.STALE})])
+@pytest.mark.parametrize("metric", WATCHED_METRICS)
+def test_core_reading_that_vanishes_is_missing(metric: str, reason: Reason | None) -> None:
+    world = healthy_world()
+    fault = Fault(dropped=[metric]) if reason is None else Fault(gpu={metric: Absent(reason)})
+    assert world.judge(fault) == {"gpu.metrics_missing": {world.key}}
+    assert world.devices.text("missing_readings", world.devices.keys.index(world.key)) == metric
+    assert world.judge() == {}
+
+
+def test_core_readings_of_a_stale_lane_are_missing() -> None:
+    world = healthy_world()
+    found = world.judge(Fault(ages={Lane.FAST: 150.0}))
+    assert found == {"gpu.metrics_missing": {f"{CLUSTER}/{world.machine}/{key}" for key in world.gpus}}
+
+
+def test_utilization_that_mig_mode_hides_is_not_missing() -> None:
+    world = healthy_world()
+    fault = Fault(dropped=["gpu_utilization_ratio"], mig_layout="7g.141gb")
+    assert "gpu.metrics_missing" not in world.judge(fault)
+    assert world.device("missing_core_readings") == 0
 
 
 def test_restart_leaves_what_is_not_known_missing() -> None:

@@ -11,6 +11,7 @@ from gpufleet.fleet.facts.history import FactMemory, GpuMemory, GpuObservation, 
 from gpufleet.fleet.facts.memory import LATE_SECONDS, CounterReading, HourSums
 from gpufleet.fleet.facts.metrics import ENERGY, RESET_COUNTERS, UNCORRECTED
 from gpufleet.model.time import NANOS
+from tests.support.core_observations import core
 from tests.support.profiles import examples
 
 START = 1_800_000_000
@@ -65,6 +66,8 @@ class History:
                 slow=np.array([slow]),
                 slow_at=np.array([at]),
                 nvlinks=np.array([nvlinks]),
+                nvlinks_before=np.array([NO]),
+                core=core(),
                 held=np.array([held]),
                 held_since=np.array([(START + held_since) * NANOS if held_since else 0]),
                 now=(START + self.second) * NANOS,

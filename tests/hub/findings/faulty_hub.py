@@ -32,7 +32,8 @@ CLUSTER = "local"
 BODY_BYTES = 1 << 20
 CACHED_SERIES = 6
 POWER = "DCGM_FI_DEV_POWER_USAGE"
-METRICS = (POWER, "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED")
+METRICS = (POWER, *(f"DCGM_FI_DEV_{name}" for name in ("MEMORY_TEMP", "SM_CLOCK", "MEM_CLOCK", "FB_FREE")))
+"""The power, and metrics that may vanish: they are no watched core readings."""
 
 
 class FaultyHub(EvaluatedHub):

@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpufleet.model.finding import FindingState
 from gpufleet.model.stored.findings import TransitionKind
-from tests.hub.findings.faulty_hub import CLUSTER, LOG_BYTES, Collector, FaultyHub
+from tests.hub.findings.faulty_hub import CLUSTER, LOG_BYTES, POWER, Collector, FaultyHub
 from tests.hub.findings.played_fleet import Play
 
 
@@ -68,6 +69,61 @@ async def test_restart_keeps_a_finding_about_links_that_all_gpus_lost(tmp_path: 
         assert play.hub.transitions("gpu.nvlink_down") == [TransitionKind.OPENED]
     finally:
         play.hub.end()
+
+
+async def test_finding_about_repaired_links_closes_soon_after_a_restart(tmp_path: Path) -> None:
+    """Both GPUs lost links; after the restart, the finding has the number of links that each had before."""
+    play = Play(tmp_path, "nvlink-down@+2m/20m:c1/n1/g0,nvlink-down@+12m/10m:c1/n1/g1", (1, 1, 2))
+    try:
+        for _ in range(10):
+            await play.pass_minute()
+        play.hub.restart_after(20)
+        while play.minute < 22:
+            await play.pass_minute()
+        assert "gpu.nvlink_down" in play.hub.open_rules
+        for _ in range(5):
+            await play.pass_minute()
+        assert play.hub.transitions("gpu.nvlink_down") == [TransitionKind.OPENED, TransitionKind.CLOSED]
+    finally:
+        play.hub.end()
+
+
+async def test_finding_about_a_missing_reading_outlasts_a_restart(tmp_path: Path) -> None:
+    play = Play(tmp_path, "reading-dropped@+2m/90m:c1/n1/g1", (1, 1, 2))
+    try:
+        for _ in range(8):
+            await play.pass_minute()
+        play.hub.restart_after(20)
+        while play.minute < 91:
+            await play.pass_minute()
+        (found,) = [one for (rule, _), one in play.hub.open_findings.items() if rule == "gpu.metrics_missing"]
+        assert found.state is FindingState.OPEN
+        assert found.evidence["missing_readings"] == "gpu_power_watts"
+        for _ in range(5):
+            await play.pass_minute()
+        assert play.hub.transitions("gpu.metrics_missing") == [TransitionKind.OPENED, TransitionKind.CLOSED]
+    finally:
+        play.hub.end()
+
+
+async def test_metric_that_an_exporter_drops_is_a_finding(tmp_path: Path) -> None:
+    """Prometheus sends the temperature of the GPUs of the first node, until its exporter has it no longer."""
+    hub = FaultyHub(tmp_path, LOG_BYTES)
+    hub.metrics = (POWER, "DCGM_FI_DEV_GPU_TEMP")
+    try:
+        for _ in range(5):
+            assert await hub.pass_minute() == set()
+        hub.metrics = (POWER,)
+        for _ in range(8):
+            await hub.pass_minute()
+        evidence = [one.evidence["missing_readings"] for one in hub.open_findings.values()]
+        assert evidence == ["gpu_temperature_celsius"] * 2
+        hub.metrics = (POWER, "DCGM_FI_DEV_GPU_TEMP")
+        for _ in range(4):
+            await hub.pass_minute()
+        assert hub.open_rules == set()
+    finally:
+        hub.end()
 
 
 async def test_clock_far_ahead_is_the_cause_of_stale_gpus(tmp_path: Path) -> None:

@@ -53,9 +53,10 @@ def readings(found: MachineReport) -> dict[Key, Value | Absent]:
     return every
 
 
-def changed(before: MachineReport, after: MachineReport) -> dict[Key, Value | Absent]:
-    known = readings(before)
-    return {key: value for key, value in readings(after).items() if known.get(key) != value}
+def changed(before: MachineReport, after: MachineReport) -> dict[Key, Value | Absent | None]:
+    """Return the readings that differ, None for one that is no longer there."""
+    known, now = readings(before), readings(after)
+    return {key: now.get(key) for key in {*known, *now} if known.get(key) != now.get(key)}
 
 
 @pytest.mark.parametrize("kind", TABLE)

@@ -16,6 +16,8 @@ from gpufleet.fleet.facts.conditions import (
     read_counter,
     state_columns,
 )
+from gpufleet.fleet.facts.core_readings import core_observation, missing_metrics
+from gpufleet.fleet.facts.earlier import EarlierFindings
 from gpufleet.fleet.facts.events import EventSubjects, GpuEvents, gpu_events
 from gpufleet.fleet.facts.gpus import ClusterGpus, GpuIndex
 from gpufleet.fleet.facts.history import GpuMemory, GpuObservation
@@ -89,12 +91,15 @@ class DeviceFactsBuilder:
         self._is_guest = machines.of(machines.is_guest, gpus.machine)
         self._events = self._find_events()
 
-    def build(self, history: GpuMemory, readers: ReaderNumbers, second: int) -> ClusterDevices:
+    def build(
+        self, history: GpuMemory, readers: ReaderNumbers, earlier: EarlierFindings, second: int
+    ) -> ClusterDevices:
         """Return the facts, and record the newest readings in the history.
 
         Args:
             history: history of the cluster's GPUs.
             readers: numbers of readers.
+            earlier: findings of an earlier process.
             second: time of the judgement by the memory's clock.
         """
         gpus, readings = self._gpus, self._readings
@@ -107,7 +112,9 @@ class DeviceFactsBuilder:
         columns |= self._sides()
         holders, held_since = self._holders()
         columns |= holders
-        columns |= history.judge(self._observation(keys, columns, held_since, readers), second)
+        judged = history.judge(self._observation(keys, columns, held_since, readers, earlier, second), second)
+        missing_core = judged.pop("missing_core")
+        columns |= judged
         is_watched, is_unwatched = self._watched()
         xids = XidFacts(self._events.xids if self._events else {}, is_watched)
         columns |= xids.columns | self._with_events(columns)
@@ -122,7 +129,12 @@ class DeviceFactsBuilder:
             gpus=gpus,
             keys=keys,
             columns=columns,
-            texts={**texts, "recovery_action": self._recoveries(), "xid_codes": xids.codes},
+            texts={
+                **texts,
+                "recovery_action": self._recoveries(),
+                "xid_codes": xids.codes,
+                "missing_readings": _missing_texts(missing_core),
+            },
             is_listed=gpus.is_listed & ~gpus.retired,
             is_reporting=gpus.is_current & ~gpus.retired & (columns["lost"] != 1) & readings.has_value(metrics.TOTALS),
             names=names,
@@ -183,12 +195,18 @@ class DeviceFactsBuilder:
         return {"held": held, "contradicting_holders": conflict}, since
 
     def _observation(
-        self, keys: Sequence[str], columns: dict[str, Column], held_since: Column, readers: ReaderNumbers
+        self,
+        keys: Sequence[str],
+        columns: dict[str, Column],
+        held_since: Column,
+        readers: ReaderNumbers,
+        earlier: EarlierFindings,
+        second: int,
     ) -> GpuObservation:
-        readings, numbers = self._readings, readers.of(self._newest.readers)
+        readings, numbers, hashes = self._readings, readers.of(self._newest.readers), key_hashes(keys)
         noisy = noisy_readings(readings)
         return GpuObservation(
-            keys=key_hashes(keys),
+            keys=hashes,
             noisy=noisy.count,
             signature=noisy.signature,
             sampled_at=noisy.sampled_at,
@@ -197,6 +215,15 @@ class DeviceFactsBuilder:
             slow=columns["hardware_slowdown"],
             slow_at=readings.at("measured_at", readings.reading(metrics.CLOCK_REASONS)[1]),
             nvlinks=columns["nvlinks_active"],
+            nvlinks_before=earlier.nvlinks(hashes, second),
+            core=core_observation(
+                self._newest,
+                readings,
+                numbers,
+                is_known=self._gpus.is_current,
+                has_mig=self._has_mig(),
+                missing_before=earlier.missing_core(hashes, second),
+            ),
             held=columns["held"],
             held_since=held_since,
             now=self._now,
@@ -245,6 +272,13 @@ class DeviceFactsBuilder:
             "mig_layout_differs": positions_differ(of_gpu, layout),
         }
 
+    def _has_mig(self) -> Column:
+        """Return whether the MIG mode of each GPU is on, by its mode or by its MIG devices."""
+        found = np.asarray(self._readings.value(metrics.MIG_MODE) == _MIG_ON)
+        places = [self._index.find(*place) for place in self._newest.mig_layouts or ()]
+        found[[at for at in places if at is not None]] = True
+        return found
+
     def _mig_layouts(self) -> tuple[list[str], Column]:
         """Return the distinct MIG layouts, and the position of that of each GPU, `NONE` if it is unknown."""
         mode, gpus, known = self._readings.value(metrics.MIG_MODE), self._gpus, self._newest.mig_layouts
@@ -262,6 +296,13 @@ class DeviceFactsBuilder:
         for at in np.flatnonzero(recovery > 0).tolist():
             found[at] = RECOVERIES[int(recovery[at])]
         return found
+
+
+def _missing_texts(masks: Column) -> Texts:
+    found: Texts = [None] * len(masks)
+    for at in np.flatnonzero(masks).tolist():
+        found[at] = missing_metrics(int(masks[at]))
+    return found
 
 
 def key_hashes(keys: Iterable[str]) -> Column:

@@ -98,7 +98,9 @@ def _cluster(inputs: ClusterInputs, memory: FactMemory, now: int, stale_after_se
     current = current_rows(inputs.newest, now, stale_after_seconds)
     machines = cluster_machines(inputs.newest, inputs.machines, current)
     gpus = cluster_gpus(inputs.newest, current)
-    devices = DeviceFactsBuilder(inputs, gpus, machines, now).build(history.gpus, memory.readers, history.second)
+    devices = DeviceFactsBuilder(inputs, gpus, machines, now).build(
+        history.gpus, memory.readers, memory.earlier, history.second
+    )
     builder = MachineFactsBuilder(inputs, machines, devices, now)
     facts, memory.class_maxima = builder.build(history.machines, memory.class_maxima, memory.readers, history.second)
     names = inputs.newest.machines

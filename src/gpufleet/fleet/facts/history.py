@@ -7,6 +7,8 @@ unknown until the whole window is known, unless it is positive.
 import msgspec
 import numpy as np
 
+from gpufleet.fleet.facts.core_readings import CoreMemory, CoreObservation
+from gpufleet.fleet.facts.earlier import EarlierFindings
 from gpufleet.fleet.facts.memory import (
     DAY_SECONDS,
     HOUR_SECONDS,
@@ -32,6 +34,7 @@ _CHANGED, _ENERGY_CHANGED, _SLOW, _FREE, _HELD, _HELD_START = 1, 2, 4, 8, 16, 32
 _ONES = np.array([number.bit_count() for number in range(1 << SLOWDOWN_MINUTES)], np.uint8)
 _COUNTERS = {metric: CounterMemory(metric) for metric in RESET_COUNTERS}
 _MESSAGES = CounterMemory("messages")
+_CORE = CoreMemory()
 _SAMPLES, _ENERGY_SAMPLES, _SLOWDOWNS = (NewestMeasurements(name) for name in ("sample", "energy_sample", "slow"))
 
 
@@ -48,6 +51,8 @@ class GpuObservation(msgspec.Struct, frozen=True, kw_only=True):
         slow: whether the hardware slows it down, NaN if unknown.
         slow_at: measurement of that.
         nvlinks: active NVLinks, NaN if unknown.
+        nvlinks_before: number of active NVLinks that an earlier process compared it with, NaN if there is none.
+        core: core readings.
         held: whether it has a holder, NaN if unknown.
         held_since: start of its newest holding, nanoseconds since 1970; 0 if unknown.
         now: nanoseconds since 1970 by the hub's clock.
@@ -62,6 +67,8 @@ class GpuObservation(msgspec.Struct, frozen=True, kw_only=True):
     slow: Column
     slow_at: Column
     nvlinks: Column
+    nvlinks_before: Column
+    core: CoreObservation
     held: Column
     held_since: Column
     now: int
@@ -77,6 +84,7 @@ class GpuMemory:
             *(("flags", np.uint8), ("slowdowns", np.uint16), ("held_second", np.int32)),
             ("nvlinks", np.dtype((np.uint8, _HOURS))),
             *(column for counter in _COUNTERS.values() for column in counter.columns),
+            *_CORE.columns,
         )
         sums = (("resets", np.uint8), ("restarts", np.uint8), ("uncorrected", np.uint16))
         self._subjects = Subjects(columns, sums)
@@ -88,7 +96,7 @@ class GpuMemory:
         return self._subjects.bytes
 
     def judge(self, seen: GpuObservation, second: int) -> dict[str, Column]:
-        """Record the state of the GPUs, and return inputs of the rules by name.
+        """Record the state of the GPUs, and return inputs of the rules by name, and the bit set `missing_core`.
 
         Args:
             seen: the GPUs.
@@ -106,6 +114,7 @@ class GpuMemory:
             "held_seconds": self._held(seen, rows),
         }
         found["identical_energy_cycles"] = self._identical_energy(seen, rows, old_energy)
+        found["missing_core_readings"], found["missing_core"] = _CORE.judge(self._subjects, rows, seen.core)
         return found
 
     def _turn(self, second: int) -> None:
@@ -185,12 +194,15 @@ class GpuMemory:
         return np.where(is_known, count, np.nan)
 
     def _nvlinks(self, seen: GpuObservation, rows: Column) -> Column:
-        """Return the active NVLinks a day before, with an error of at most an hour."""
+        """Return the active NVLinks a day before, with an error of at most an hour.
+
+        Until a day is known, a finding of an earlier process states the number.
+        """
         cells = self._subjects.columns["nvlinks"]
         known = ~np.isnan(seen.nvlinks)
         cells[rows[known], self._hour % _HOURS] = np.minimum(seen.nvlinks[known], 254).astype(np.uint8) + 1
         before = cells[rows, (self._hour - DAY_SECONDS // HOUR_SECONDS) % _HOURS].astype(np.float64)
-        return np.where(before > 0, before - 1, np.nan)
+        return np.where(before > 0, before - 1, seen.nvlinks_before)
 
     def _held(self, seen: GpuObservation, rows: Column) -> Column:
         """Return the time since the newest holding began: as reported, or since the GPU was last seen without one.
@@ -263,11 +275,13 @@ class FactMemory:
     """Histories of all clusters between judgements.
 
     Attributes:
+        earlier: findings that were open when the hub started.
         class_maxima: largest number of GPUs of each class of machines; see `class_maxima`.
         readers: numbers of readers.
     """
 
     def __init__(self) -> None:
+        self.earlier = EarlierFindings()
         self.class_maxima: dict[str, int] = {}
         self.readers = ReaderNumbers()
         self._clock = MemoryClock()

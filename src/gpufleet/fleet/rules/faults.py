@@ -174,8 +174,8 @@ _LINK_RULES = (
         pending_seconds=300,
         explanation="The GPU has fewer active NVLinks than its peers on the machine, or than a day before.",
         action="Check bridges, switches and the Fabric Manager, then reset the GPU.",
-        unknown_when="The GPU has no NVLinks, MIG mode hides them, or the hub started less than a day before: a "
-        "finding then stays open.",
+        unknown_when="The GPU has no NVLinks, MIG mode hides them, or the hub started less than a day before and "
+        "no open finding has the number of links.",
     ),
     _flag(
         *("gpu.fabric_unhealthy", Severity.CRITICAL, "fabric_unhealthy", "The GPU is unhealthy in its NVLink fabric."),

@@ -1,6 +1,6 @@
 """Rules about heartbeats, freshness and partial data. Pure."""
 
-from gpufleet.fleet.rules.logic import Column, all_of, at_least, over, under
+from gpufleet.fleet.rules.logic import Column, all_of, any_of, at_least, over, under
 from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily, Threshold
 from gpufleet.model.finding import RuleScope, Severity
 
@@ -140,12 +140,18 @@ FRESHNESS_RULES = (
         scope=RuleScope.DEVICE,
         family=_FAMILY,
         severity=Severity.WARNING,
-        inputs=("failed_core_readings",),
-        condition=lambda facts, _: over(facts["failed_core_readings"], 0),
+        inputs=("failed_core_readings", "missing_core_readings"),
+        condition=lambda facts, _: any_of(
+            over(facts["failed_core_readings"], 0), over(facts["missing_core_readings"], 0)
+        ),
+        texts=("missing_readings",),
         pending_seconds=180,
-        explanation="Core readings of the GPU fail, such as power or memory.",
-        action="Run `gpufleet why` on the machine: it shows the failed call of each reading.",
-        unknown_when="No reader reports the GPU.",
+        explanation="Core readings of the GPU fail, such as power or memory, or the reader of its utilisation, memory, "
+        "temperature or power no longer gives them.",
+        action="Run `gpufleet why` on the machine: it shows the failed call of each reading. For a missing reading, "
+        "compare version and configuration of the exporter or agent with those of the hour before.",
+        unknown_when="No reader reports the GPU, or the reader that gave a missing reading reports the GPU no longer. "
+        "A reading that no reader gave since the hub's start is missing only if an open finding names it.",
     ),
     FindingRule(
         id="allocation.unavailable",

@@ -104,6 +104,7 @@ _DEVICE = (
     FactInput("unreadable", _Y, "State of the GPU is `unreadable`."),
     FactInput("recovery_needed", _Y, "The driver recommends a recovery action."),
     FactInput("failed_core_readings", "", "Core readings that failed, without those that the device does not support."),
+    FactInput("missing_core_readings", "", "Core readings with an earlier value, which their reader no longer gives."),
     FactInput("noisy_readings", "", "Readings that change on a working GPU: power, temperatures, clocks, activity."),
     FactInput("identical_cycles", "", "Successive samples in which all of them are identical."),
     FactInput("identical_energy_cycles", "", "Successive samples with the same energy counter."),
@@ -200,6 +201,7 @@ TEXTS: Mapping[RuleScope, Mapping[str, str]] = MappingProxyType(
         RuleScope.SENDER: {},
         RuleScope.ALLOCATION: {"reason": "Why no source answers."},
         RuleScope.DEVICE: {
+            "missing_readings": "The missing core readings.",
             "recovery_action": "Recovery action that the driver recommends.",
             "vbios_version": "Version of the VBIOS.",
             "mig_layout": "MIG profiles in order.",

@@ -52,8 +52,8 @@ class Gatherer(Protocol):
         """Return the facts at an instant. Raises EvaluationStopped once the hub stops."""
         ...
 
-    def learn(self, class_maxima: Mapping[str, int]) -> None:
-        """Take the largest numbers of GPUs that an earlier process learned."""
+    def learn(self, class_maxima: Mapping[str, int], open_findings: Sequence[Finding]) -> None:
+        """Take the largest numbers of GPUs that an earlier process learned, and its open findings."""
         ...
 
 
@@ -176,10 +176,10 @@ class FindingEvaluator:
         status.note(failures)
 
     def _learn(self) -> None:
-        """Take the saved maxima of classes; without the registry, with the next judgement."""
+        """Take what an earlier process saved; without the registry, with the next judgement."""
         with contextlib.suppress(RegistryError):
             self._findings.load()
-            self._gatherer.learn(self._findings.class_maxima)
+            self._gatherer.learn(self._findings.class_maxima, self._findings.open_findings())
 
     def _visible_findings(self) -> Sequence[Finding] | None:
         """Return the open findings; None before the first saved judgement."""

@@ -23,6 +23,7 @@ from gpufleet.fleet.facts.clusters import (
     utilization_shares,
 )
 from gpufleet.fleet.facts.duplicates import DUPLICATE_SECONDS
+from gpufleet.fleet.facts.earlier import EarlierFindings
 from gpufleet.fleet.facts.fleet import FleetTables, fleet_tables
 from gpufleet.fleet.facts.history import FactMemory
 from gpufleet.fleet.facts.hub import HOUR_SECONDS, HourlyCounts, NewNames, hub_table
@@ -60,7 +61,7 @@ from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.query.overview import MIN_SENDERS_COMPARED
 from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.model.api.answer import Coverage
-from gpufleet.model.finding import RuleScope
+from gpufleet.model.finding import Finding, RuleScope
 from gpufleet.model.stored.kubernetes import StoredCollector
 from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.time import NANOS
@@ -117,6 +118,7 @@ class FactGatherer:
         self._stale_after = stale_after_seconds
         self._started = clock.monotonic()
         self._memory = FactMemory()
+        self._has_earlier = False
         self._counts = HourlyCounts()
         self._names = NewNames(self._started)
         self._busy = BusyShares()
@@ -124,8 +126,10 @@ class FactGatherer:
         self._failures: Mapping[str, str] = {}
         self._delays: dict[str, Column] = {}
 
-    def learn(self, class_maxima: Mapping[str, int]) -> None:
-        """Take the largest numbers of GPUs that an earlier process learned."""
+    def learn(self, class_maxima: Mapping[str, int], open_findings: Sequence[Finding]) -> None:
+        """Take what an earlier process saved; of the open findings, those of the first call."""
+        if not self._has_earlier:
+            self._memory.earlier, self._has_earlier = EarlierFindings(open_findings), True
         known = self._memory.class_maxima
         known |= {name: max(count, known.get(name, 0)) for name, count in class_maxima.items()}
 

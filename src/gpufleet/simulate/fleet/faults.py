@@ -57,6 +57,7 @@ class FaultKind(enum.StrEnum):
     RESET_REQUIRED = "reset-required"
     GPU_UNREADABLE = "gpu-unreadable"
     CORE_FAILED = "core-failed"
+    READING_DROPPED = "reading-dropped"
     RECOVERY_ACTION = "recovery-action"
     DRIVER_BROKEN = "driver-broken"
     FABRIC_MANAGER_STOPPED = "fabric-manager-stopped"
@@ -228,6 +229,8 @@ FAULTS: dict[FaultKind, FaultRow] = {
         _GPU, 1200, "every reading is absent with driver_error", ("gpu.unreadable", _PARTIAL)),
     _K.CORE_FAILED: FaultRow(
         _GPU, 600, "the driver fails to read the power of the GPU", ("gpu.metrics_missing",)),
+    _K.READING_DROPPED: FaultRow(
+        _GPU, 600, "the reader no longer gives the power of the GPU, without a reason", ("gpu.metrics_missing",)),
     _K.RECOVERY_ACTION: FaultRow(
         _GPU, 900, "the driver recommends to drain and reset the GPU", ("gpu.recovery_action",)),
     _K.DRIVER_BROKEN: FaultRow(

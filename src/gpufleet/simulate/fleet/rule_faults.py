@@ -210,6 +210,7 @@ OUTAGES = (
     Outage("agent that stops", "node-off@+1m/40m:c1/n1", "node.missing", 3),
     Outage("cluster without a connection to the hub", "backfill@+1m/40m:c2/n1", "cluster.stale", 5),
     Outage("GPU that hangs", "gpu-hung@+1m/40m:c1/n3/g0", "gpu.hung", 3),
+    Outage("reader that no longer gives a core reading", "reading-dropped@+1m/40m:c1/n4/g0", "gpu.metrics_missing", 4),
     Outage("GPU that the driver no longer lists", "gpu-unlisted@+1m/40m:c1/n6/g0", "gpu.lost", 3),
     Outage("GPU that is no longer on the PCI bus", "gpu-removed@+1m/40m:c1/n7/g1", "node.below_class_max", 5),
     Outage("exporter that repeats old values of a busy GPU", "frozen-values@+1m/40m:c1/n2/g0", "gpu.frozen", 11),

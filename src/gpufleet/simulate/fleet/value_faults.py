@@ -28,7 +28,7 @@ class ValueFault(NamedTuple):
     """Row of the table.
 
     Attributes:
-        readings: changed readings by metric.
+        readings: changed readings by metric; None for one that is no longer given.
         dims: changed values with dimensions, by metric and labels.
         frozen: readings that repeat their values from the start of the fault.
         restarted: counters that count from the start of the fault.
@@ -36,7 +36,7 @@ class ValueFault(NamedTuple):
         attributes: attributes of the first event.
     """
 
-    readings: Mapping[str, Value | Absent | Times] = {}
+    readings: Mapping[str, Value | Absent | Times | None] = {}
     dims: Mapping[tuple[str, tuple[str, ...]], Value] = {}
     frozen: frozenset[str] = frozenset()
     restarted: frozenset[str] = frozenset()
@@ -81,6 +81,7 @@ VALUE_FAULTS: Mapping[FaultKind, ValueFault] = {
     _K.CORE_FAILED: ValueFault(
         {"gpu_power_watts": Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetPowerUsage"), "gpu_state": "error"},
         began=EventKind.GPU_FAILED, ended=EventKind.GPU_RECOVERED),
+    _K.READING_DROPPED: ValueFault({"gpu_power_watts": None}),
     _K.ZERO_UTILIZATION: ValueFault({_UTILIZATION: 0.0}),
     _K.NO_UTILIZATION: ValueFault({_UTILIZATION: 0.0, **_power(0.9)}),
     _K.LOW_POWER: ValueFault({_UTILIZATION: 1.0, **_power(0.25)}),
@@ -147,7 +148,11 @@ def change_readings(
         for name in repeated:
             changed[name] = first[name] if name in row.frozen else _since(readings[name], first[name])
         for name, change in row.readings.items():
-            if name in readings and not isinstance(readings[name], Absent):
+            if name not in readings or isinstance(readings[name], Absent):
+                continue
+            if change is None:
+                changed.pop(name, None)
+            else:
                 changed[name] = _value(name, change, readings)
     return changed
 
