@@ -106,6 +106,9 @@ CASES = {
         {"unseen_seconds": None},
         {"unseen_seconds": 901},
     ),
+    "node.retired": Case(
+        {"node_deleted_seconds": 86_399}, {"node_deleted_seconds": 86_400}, {"node_deleted_seconds": None}
+    ),
     "node.inventory_unconfirmed": Case(
         {"inventory_age_seconds": 1201, "inventory_interval_seconds": 600},
         {"inventory_age_seconds": 1200},

@@ -352,6 +352,38 @@ def test_clock_step_before_a_second_retirement_does_not_undo_it(registry: SqlReg
     reopened.close()
 
 
+def test_removed_machine_is_retired_until_a_report_or_its_return(dsn: str) -> None:
+    registry = opened(dsn)
+    id_ = registry.match("local", "s", ONE, NOW).id
+    registry.expire_machine(id_)
+    registry.begin_flush(INTENT)
+    registry.close()
+    registry = opened(dsn)
+    assert (registry.machine(id_).retired_at, registry.machine(id_).is_retired) == (to_datetime(NOW), True)
+    assert registry.machine_counts().by_cluster == {}
+    registry.match("local", "s", ONE, NOW + NANOS)
+    assert not registry.machine(id_).is_retired
+    registry.expire_machine(id_)
+    registry.revive_expired(id_)
+    registry.begin_flush(INTENT)
+    registry.close()
+    registry = opened(dsn)
+    assert registry.machine(id_).retired_at is None
+    assert registry.machine_counts().by_cluster == {"local": 1}
+    registry.close()
+
+
+def test_retirement_by_an_operator_outlasts_removal_and_return(registry: SqlRegistry) -> None:
+    id_ = registry.match("local", "s", ONE, NOW).id
+    registry.retire_machine(id_, NOW + 5)
+    registry.expire_machine(id_)
+    registry.revive_expired(id_)
+    assert registry.machine(id_).retired_at == to_datetime(NOW + 5)
+    for change in (registry.expire_machine, registry.revive_expired):
+        with pytest.raises(NotFoundError):
+            change("m-none")
+
+
 def test_expired_machines_stay_retired_after_a_restart(dsn: str) -> None:
     registry = SqlRegistry(Database.open(dsn), max_machines=2)
     registry.migrate()

@@ -178,8 +178,7 @@ class FactWorld:
         hidden = Suppression(self.judgement, rules, lambda _: ())
         found: dict[str, set[str]] = {}
         for verdicts in self.judgement.verdicts.values():
-            scope = verdicts.rule.scope
-            visible = (hidden.causes(verdicts.rule) == 0) & ~hidden.retired[scope]
+            visible = (hidden.causes(verdicts.rule) == 0) & ~hidden.retired_for(verdicts.rule)
             keys = {verdicts.table.keys[row] for row in verdicts.firing.tolist() if visible[row]}
             if keys:
                 found[verdicts.rule.id] = keys
@@ -286,6 +285,7 @@ class FactWorld:
             "agents": [1.0] * len(names),
             "unresolved_devices": [0.0] * len(names),
             "passthrough_gpus": [None] * len(names),
+            "node_deleted_seconds": [float("inf")] * len(names),
         }
         for name, number in fault.inputs.items():
             columns[name][at] = number

@@ -28,6 +28,7 @@ WORKING: Mapping[str, float] = {
     "temperature_margin_celsius": 30,
     "slowdown_margin_celsius": -2,
     "replaced_seconds": float("inf"),
+    "node_deleted_seconds": float("inf"),
     "unseen_seconds": 20,
     "interval_seconds": 30,
     "late_after_seconds": 75,

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gpufleet.fleet.cluster_objects import is_present
 from gpufleet.model.kubernetes import ClusterNode, NodeTaint
 from gpufleet.model.machine import Machine
+from gpufleet.model.stored.kubernetes import StoredObject
 
 HIDING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 """Effects of taints that keep pods without a toleration from a node."""
@@ -41,6 +43,18 @@ class NodeMatch(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...] = ()
 
 
+class NodeDeletion(msgspec.Struct, frozen=True):
+    """Deletion of the Kubernetes node of a machine.
+
+    Attributes:
+        at: when, nanoseconds since 1970.
+        is_recreated: whether a node that exists now can be the machine.
+    """
+
+    at: int
+    is_recreated: bool
+
+
 def search_names(machine: Machine) -> tuple[str, ...]:
     """Return the names by which the node of a machine is searched, as `object_names` has them."""
     texts = (machine.k8s_node_name, machine.name, machine.machine_id, machine.system_uuid)
@@ -66,6 +80,32 @@ def match_node(machine: Machine, nodes: Iterable[ClusterNode]) -> NodeMatch:
     if len(identified) > 1:
         return NodeMatch(None, tuple(sorted(one.name for one in identified)))
     return NodeMatch(identified[0] if identified else None)
+
+
+def node_deletion(machine: Machine, nodes: Iterable[StoredObject], at: int) -> NodeDeletion | None:
+    """Return the reported deletion of the Kubernetes node of a machine; None if there is none.
+
+    A node that only its name connects with the machine is not its node. A node that exists can be the machine even if
+    they have only the name in common.
+
+    Args:
+        machine: evidence of the machine.
+        nodes: nodes of its cluster as last reported, deleted ones too.
+        at: the instant of `judged_at`.
+    """
+    listed = [(stored, stored.record) for stored in nodes if isinstance(stored.record, ClusterNode)]
+    ends = [
+        stored.ended_at
+        for stored, node in listed
+        if stored.ended_at is not None
+        and (node.uid == machine.k8s_node_uid or (_agrees(machine, node) and not _contradicts(machine, node)))
+    ]
+    if not ends:
+        return None
+    present = [node for stored, node in listed if is_present(stored, at)]
+    match, name = match_node(machine, present), (machine.k8s_node_name or machine.name).lower()
+    is_same_name = any(one.name == name and not _contradicts(machine, one) for one in present)
+    return NodeDeletion(max(ends), is_recreated=bool(match.node or match.candidates or is_same_name))
 
 
 def hiding_taints(node: ClusterNode) -> tuple[NodeTaint, ...]:

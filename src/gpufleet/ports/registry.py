@@ -130,6 +130,24 @@ class MachineRegistry(Protocol):
         """
         ...
 
+    def expire_machine(self, id: str) -> None:  # noqa: A002
+        """Retire a machine as of its newest report: it was removed, and no operator retired it.
+
+        Nothing changes if it is retired already. A later report revives it. Saved with the next flush.
+
+        Raises:
+            NotFoundError: if there is no such machine.
+        """
+        ...
+
+    def revive_expired(self, id: str) -> None:  # noqa: A002
+        """Withdraw a retirement by `expire_machine`; one by an operator stays. Saved with the next flush.
+
+        Raises:
+            NotFoundError: if there is no such machine.
+        """
+        ...
+
 
 class AllocationRegistry(Protocol):
     """Allocations and their generations."""

@@ -68,7 +68,7 @@ class MachineRow(msgspec.Struct):
 
     @property
     def has_expired(self) -> bool:
-        """Whether the machine was retired as of its last report, because it was short-lived."""
+        """Whether the machine was retired as of its last report: it was short-lived, or removed."""
         return self.retired_at is not None and self.retired_at == self.known.last_seen
 
 
@@ -92,8 +92,8 @@ def save_last_seen(connection: sa.Connection, last_seen: list[tuple[int, str]]) 
     execute_rows(connection, _UPDATE_LAST_SEEN, ("last_seen", "which"), last_seen)
 
 
-def save_retirements(connection: sa.Connection, retired_at: list[tuple[int, str]]) -> None:
-    """Write the time of retirement of machines, each before its id."""
+def save_retirements(connection: sa.Connection, retired_at: list[tuple[int | None, str]]) -> None:
+    """Write the time of retirement of machines, None for a withdrawn one, each before its id."""
     execute_rows(connection, _UPDATE_RETIRED_AT, ("retired_at", "which"), retired_at)
 
 

@@ -83,7 +83,7 @@ class MachineCache:
         self._conflicts = ConflictLog()
         self._changed: dict[str, None] = {}
         self._seen: dict[str, None] = {}
-        self._unsaved_retirements: dict[str, int] = {}
+        self._unsaved_retirements: dict[str, int | None] = {}
         self._active: Counter[str] = Counter()  # by cluster
         self._active_of: Counter[tuple[str, str]] = Counter()  # by cluster and sender
         self._expired_at = 0
@@ -345,6 +345,23 @@ class MachineCache:
     def _retirement(self, id: str, at: int) -> int:  # noqa: A002
         """Return the time of an operator's retirement: after the last report, at which only expiry retires."""
         return max(at, self._rows[id].known.last_seen + 1)
+
+    def expire(self, id: str) -> None:  # noqa: A002
+        """Retire a machine as of its newest report unless it is retired. Raises NotFoundError."""
+        self.record(id)
+        row = self._rows[id]
+        if not row.is_retired:
+            row.retired_at = self._unsaved_retirements[id] = row.known.last_seen
+            self._retired.add(id)
+            self._recount(row)
+
+    def revive_expired(self, id: str) -> None:  # noqa: A002
+        """Withdraw the retirement of a machine unless an operator retired it. Raises NotFoundError."""
+        self.record(id)
+        row = self._rows[id]
+        if row.has_expired:
+            row.retired_at = self._unsaved_retirements[id] = None
+            self._recount(row)
 
     def save(self, connection: sa.Connection) -> None:
         """Write changes inside the caller's transaction; call `confirm_saved` after the commit."""

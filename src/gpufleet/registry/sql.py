@@ -180,6 +180,16 @@ class SqlRegistry:
             self._machines.confirm_retired(id, at)
             return self._machines.record(id)
 
+    def expire_machine(self, id: str) -> None:  # noqa: A002
+        """Retire a machine as of its newest report; see `ports.Registry`."""
+        with self._lock:
+            self._machines.expire(id)
+
+    def revive_expired(self, id: str) -> None:  # noqa: A002
+        """Withdraw a retirement by `expire_machine`; see `ports.Registry`."""
+        with self._lock:
+            self._machines.revive_expired(id)
+
     def put_allocation(
         self,
         id: str,  # noqa: A002

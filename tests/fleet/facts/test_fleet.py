@@ -106,6 +106,7 @@ def in_milliwatts(samples: Sequence[Sample]) -> list[StoredSample]:
 CASES: dict[str, Case] = {
     # freshness and counts
     "node.missing": inputs(unseen_seconds=200.0),
+    "node.retired": inputs(node_deleted_seconds=60.0),
     "node.inventory_unconfirmed": Case(Fault(ages={Lane.STATIC: 1500.0})),
     "node.gpus_stale": Case(Fault(ages=dict.fromkeys((Lane.FAST, Lane.SLOW), 400.0))),
     "gpu.metrics_missing": gpu(gpu_power_watts=Absent(Reason.TIMEOUT)),

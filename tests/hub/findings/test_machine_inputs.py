@@ -45,6 +45,7 @@ def conflicts(records: list[MachineRecord], *gone: str) -> list[str]:
         interval=np.full(count, 30.0),
         retired=np.zeros(count, bool),
         is_current=np.array([one.id not in gone for one in records]),
+        is_late=np.zeros(count, bool),
         ahead=np.zeros(count),
     )
     inputs = machine_inputs(machines, [None] * count, lambda *_: None, is_queried=True)

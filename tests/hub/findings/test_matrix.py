@@ -23,7 +23,7 @@ from tests.hub.findings.played_fleet import MINUTE, Play
 
 WITH_ALL_NODES = {
     *(rule for rule in RULE_FAULTS if rule.startswith(("hub.", "cluster."))),
-    *("node.gpu_count_mismatch", "node.hidden_when_idle", "node.below_class_max"),
+    *("node.gpu_count_mismatch", "node.hidden_when_idle", "node.below_class_max", "node.retired"),
     *("node.driver_drift", "gpu.vbios_drift", "gpu.mig_layout_drift"),
 }
 """Rules about many nodes, about a majority of them, or about what Kubernetes declares."""

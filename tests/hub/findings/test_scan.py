@@ -220,6 +220,7 @@ def test_inputs_of_a_guest_have_no_time_without_report(clock: FakeClock, store: 
         interval=np.array([30.0, 30.0]),
         retired=np.array([False, True]),
         is_current=np.array([False, False]),
+        is_late=np.array([False, False]),
         ahead=np.array([0.0, 0.0]),
     )
     scanned = [one.find("m"), None]

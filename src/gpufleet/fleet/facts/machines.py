@@ -26,7 +26,7 @@ _DRIVER_WORKS = DRIVER_STATES.index(OK)
 _RUNNING = 0
 _SUPPLIED = (
     *("unseen_seconds", "interval_seconds", "pci_gpus", "kubernetes_gpus", "allocatable_gpus", "allocated_gpus"),
-    *("identity_conflict", "agents", "unresolved_devices"),
+    *("identity_conflict", "agents", "unresolved_devices", "node_deleted_seconds"),
 )
 
 

@@ -25,8 +25,8 @@ class MachineInputs(msgspec.Struct, frozen=True, kw_only=True):
         pools: pool of each machine, such as its instance type; None if unknown: the product name of its system counts.
         last_errors: newest error of each machine's readers, None if there is none.
         unseen_seconds, interval_seconds, pci_gpus, passthrough_gpus, kubernetes_gpus, allocatable_gpus,
-            allocated_gpus, identity_conflict, agents, unresolved_devices: inputs of the scope machine. If
-            `passthrough_gpus` is unknown, GPUs that the PCI bus shows as passed through count.
+            allocated_gpus, identity_conflict, agents, unresolved_devices, node_deleted_seconds: inputs of the
+            scope machine. If `passthrough_gpus` is unknown, GPUs that the PCI bus shows as passed through count.
         is_ahead: whether the clock of each machine is so far ahead that the hub does not store its values.
         is_queried: whether the sources of expected GPUs (PCI inventory, Kubernetes) could be queried.
     """
@@ -47,6 +47,7 @@ class MachineInputs(msgspec.Struct, frozen=True, kw_only=True):
     identity_conflict: Numbers | None = None
     agents: Numbers | None = None
     unresolved_devices: Numbers | None = None
+    node_deleted_seconds: Numbers | None = None
     is_ahead: Column | None = None
     is_queried: bool = True
 

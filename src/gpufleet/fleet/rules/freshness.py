@@ -100,6 +100,21 @@ FRESHNESS_RULES = (
         hides=Hides.BELOW,
     ),
     FindingRule(
+        id="node.retired",
+        scope=RuleScope.MACHINE,
+        family=_FAMILY,
+        severity=Severity.INFO,
+        inputs=("node_deleted_seconds",),
+        condition=lambda facts, limits: under(facts["node_deleted_seconds"], limits["shown_seconds"]),
+        thresholds=(Threshold("shown_seconds", 86400, "s", "Time for which the finding is shown."),),
+        explanation="Kubernetes deleted the machine's node, and the machine no longer reports: the hub retired it. Its "
+        "history is kept, and its next report makes it live again.",
+        action="Nothing, if the node was removed on purpose. Otherwise check who deleted it.",
+        unknown_when="The hub has just started, or its cluster's collector has no current copy of the nodes.",
+        can_be_hidden=False,
+        judges_retired=True,
+    ),
+    FindingRule(
         id="node.inventory_unconfirmed",
         scope=RuleScope.MACHINE,
         family=_FAMILY,

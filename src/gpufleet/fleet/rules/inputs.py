@@ -71,6 +71,7 @@ _CLUSTER = (
 _MACHINE = (
     FactInput("unseen_seconds", _S, "Ingest time since its newest report, or since it is listed if it never reported."),
     FactInput("interval_seconds", _S, "Declared interval of its reports."),
+    FactInput("node_deleted_seconds", _S, "Time since the deletion of its Kubernetes node retired it; else infinite."),
     FactInput("inventory_age_seconds", _S, "Age of its newest static readings."),
     FactInput("inventory_interval_seconds", _S, "Interval of its static readings."),
     FactInput("gpu_value_seconds", _S, "Ingest time since the newest readings of its GPUs, without static ones."),

@@ -97,6 +97,7 @@ class FindingRule(msgspec.Struct, frozen=True, kw_only=True):
         hides: findings that are effects of this one.
         suspicion: condition under which it already hides them, before it fires; None if that is its condition.
         can_be_hidden: whether other rules can hide its findings.
+        judges_retired: whether it judges retired subjects too, unless a parent is retired.
     """
 
     id: str
@@ -118,6 +119,7 @@ class FindingRule(msgspec.Struct, frozen=True, kw_only=True):
     hides: Hides = Hides.NOTHING
     suspicion: Condition | None = None
     can_be_hidden: bool = True
+    judges_retired: bool = False
 
     @property
     def all_thresholds(self) -> tuple[Threshold, ...]:

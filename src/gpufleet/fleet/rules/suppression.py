@@ -33,6 +33,7 @@ class Suppression:
         self._below: dict[RuleScope, Column] = {}
         self._freshness: dict[RuleScope, Column] = {}
         self.retired = facts.retired()
+        self._facts = facts
         for scope in RuleScope:
             self._below[scope] = facts.inherit(scope, self._below)
             self._freshness[scope] = facts.inherit(scope, self._freshness)
@@ -53,6 +54,12 @@ class Suppression:
             freshness = self._freshness[rule.scope]
             found = np.where((found == 0) & (freshness != own), freshness, found)
         return found
+
+    def retired_for(self, rule: FindingRule) -> Column:
+        """Return whether the findings of a rule about each subject are closed because it is retired."""
+        if rule.judges_retired:
+            return np.asarray(self._facts.inherit(rule.scope, self.retired) != 0)
+        return self.retired[rule.scope]
 
     def name(self, number: int) -> str:
         """Return the id of the rule with a number of `causes`, or an empty text for 0."""

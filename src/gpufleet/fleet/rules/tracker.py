@@ -123,7 +123,7 @@ class Findings:
         rule, table = verdicts.rule, verdicts.table
         tracked = self._tracked[rule.id]
         limits = self._thresholds.of(rule)
-        causes, retired = hidden.causes(rule), hidden.retired[rule.scope]
+        causes, retired = hidden.causes(rule), hidden.retired_for(rule)
         fired = self._update_firing(verdicts, (causes == 0) & ~retired, step, transitions)
         for key in [key for key in tracked if key not in fired]:
             one, row = tracked[key], table.row(key)

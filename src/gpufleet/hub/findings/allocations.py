@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.bindings import Claims, binding_at
 from gpufleet.fleet.attribution.contract import inactive_reason
 from gpufleet.fleet.facts.allocations import (
     AllocationReading,
@@ -62,6 +62,12 @@ class AllocationTurns:
         valid = {id_: one.reading for id_, one in self._known.items() if second - one.second < VALID_SECONDS}
         found = (allocation_reading(one, valid.get(one.id), self._claims, now) for one in every)
         return [one for one in found if one is not None]
+
+    def machines(self) -> frozenset[str]:
+        """Return the ids of the machines that an allocation in force is bound to."""
+        now = self._clock.now_ns()
+        active = [one for one in self._claims.allocations() if inactive_reason(one, now) is None]
+        return frozenset([bound.machine for one in active if (bound := binding_at(one, now)) is not None])
 
     def take_turn(self) -> None:
         """Compute the answers of this judgement.

@@ -10,7 +10,7 @@ LOG = logging.getLogger(__name__)
 
 STORE, FLEET, READINGS, EVENTS, DUPLICATES = "store", "machines and GPUs", "readings", "events", "duplicate GPUs"
 CLUSTERS, MACHINES, COVERAGE, SCAN, ALLOCATIONS = "clusters", "machines", "coverage", "holders", "allocations"
-COLLECTORS, CONTRACT, LATE = "collectors", "adoption contract", "late data"
+COLLECTORS, CONTRACT, LATE, DELETED = "collectors", "adoption contract", "late data", "deleted Kubernetes nodes"
 """Parts that can fail."""
 
 

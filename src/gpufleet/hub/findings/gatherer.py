@@ -36,6 +36,7 @@ from gpufleet.fleet.rules.logic import Column
 from gpufleet.hub.contract.cluster_facts import GatheredTables, contract_facts
 from gpufleet.hub.findings.allocations import AllocationTurns
 from gpufleet.hub.findings.boots import AgentBoots
+from gpufleet.hub.findings.deleted_nodes import NodeDeletions
 from gpufleet.hub.findings.failures import (
     ALLOCATIONS,
     CLUSTERS,
@@ -52,7 +53,7 @@ from gpufleet.hub.findings.failures import (
 )
 from gpufleet.hub.findings.instant import HubInstant
 from gpufleet.hub.findings.late import LateReports, past_interval
-from gpufleet.hub.findings.machine_inputs import attribution, current_holders, machine_inputs
+from gpufleet.hub.findings.machine_inputs import attribution, current_holders, machine_inputs, node_deleted_seconds
 from gpufleet.hub.findings.reports import NO_MACHINE, NO_SENDER, nearest_report, only_machines
 from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.hub.findings.sender_inputs import data_delays, dropped_totals, sender_readings, start_dropped
@@ -108,7 +109,7 @@ class FactGatherer:
         stale_after_seconds: float,
     ) -> None:
         """Take the sources. Create it before the hub accepts batches: earlier totals of senders are its baseline."""
-        self._states = ClusterStates(registry, scan)
+        self._states = ClusterStates(registry, scan, NodeDeletions(registry, store, clock, allocations.machines))
         self._store = store
         self._coverage = coverage
         self._boots = boots
@@ -213,7 +214,11 @@ class FactGatherer:
                 cluster=one.id,
                 newest=NO_READINGS if newest is None else newest,
                 machines=machine_inputs(
-                    one.machines, one.scanned, lambda *who: agents.get(who), is_queried=newest is not None
+                    one.machines,
+                    one.scanned,
+                    lambda *who: agents.get(who),
+                    is_queried=newest is not None,
+                    deleted_seconds=node_deleted_seconds(one.machines, one.deleted, instant.liveness.now),
                 ),
                 holders=current_holders(one.machines, one.scanned),
                 events=events,

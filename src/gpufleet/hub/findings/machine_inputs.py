@@ -8,11 +8,14 @@ import numpy as np
 from gpufleet.fleet.facts.holders import holder_columns
 from gpufleet.fleet.facts.supplied import HolderColumns, MachineInputs
 from gpufleet.fleet.identity import EVIDENCE
+from gpufleet.fleet.rules.logic import Column
+from gpufleet.hub.findings.deleted_nodes import DeletionTimes
 from gpufleet.hub.findings.reports import MachineColumns
 from gpufleet.hub.findings.scan import ScannedMachine
 from gpufleet.hub.flush.normalise import FUTURE_TOLERANCE_SECONDS
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.machine import MachineKind
+from gpufleet.model.time import NANOS
 
 NOTHING = ScannedMachine(second=0)
 """Result for a machine that was not read yet, or too long ago."""
@@ -22,7 +25,12 @@ Scanned = Sequence[ScannedMachine | None]
 
 
 def machine_inputs(
-    machines: MachineColumns, scanned: Scanned, agents: Callable[[str, str], int | None], *, is_queried: bool
+    machines: MachineColumns,
+    scanned: Scanned,
+    agents: Callable[[str, str], int | None],
+    *,
+    is_queried: bool,
+    deleted_seconds: Column | None = None,
 ) -> MachineInputs:
     """Return the inputs of the machines of a cluster.
 
@@ -34,6 +42,7 @@ def machine_inputs(
         scanned: newest scan of each of them.
         agents: returns the number of senders with the boot of a sender's machine, by cluster and sender.
         is_queried: whether the store answered.
+        deleted_seconds: result of `node_deleted_seconds`.
     """
     records, known = machines.records, [NOTHING if one is None else one for one in scanned]
     is_known = [one is not None for one in scanned]
@@ -54,9 +63,29 @@ def machine_inputs(
         identity_conflict=_conflicting(machines),
         agents=[agents(one.cluster, one.sender) for one in records],
         unresolved_devices=[one.unresolved_devices for one in known],
+        node_deleted_seconds=deleted_seconds,
         is_ahead=machines.ahead > FUTURE_TOLERANCE_SECONDS,
         is_queried=is_queried and all(known or gone for known, gone in zip(is_known, machines.retired, strict=True)),
     )
+
+
+def node_deleted_seconds(machines: MachineColumns, deleted: DeletionTimes | None, now: int) -> Column | None:
+    """Return the time since the deletion of the Kubernetes node by which each machine was retired.
+
+    Infinite for every other machine; NaN for a retired machine whose cause is not known yet. None if nothing is
+    known.
+    """
+    if deleted is None:
+        return None
+    found = np.full(len(machines.records), np.inf)
+    for place in np.flatnonzero(machines.retired).tolist():
+        one = machines.records[place]
+        at = deleted.get(one.id)
+        if at is not None:
+            found[place] = max(0, now - at) / NANOS
+        elif one.id not in deleted and one.retired_at == one.last_seen:
+            found[place] = np.nan
+    return found
 
 
 def _conflicting(machines: MachineColumns) -> Sequence[bool | None]:

@@ -107,6 +107,7 @@ class MachineColumns(msgspec.Struct, frozen=True):
         interval: declared interval of its sender in seconds.
         retired: whether it is no longer expected.
         is_current: whether its newest report describes the present: it is live or late, and not retired.
+        is_late: whether it is late, stale or lost by the limits of its sender.
         ahead: seconds that the clock of its sender is ahead of the hub's; NaN without a sender.
     """
 
@@ -116,6 +117,7 @@ class MachineColumns(msgspec.Struct, frozen=True):
     interval: Column
     retired: Column
     is_current: Column
+    is_late: Column
     ahead: Column
 
     def select(self, *, retired: bool) -> list[MachineRecord]:
@@ -154,6 +156,7 @@ def machine_columns(
         interval=np.nan_to_num(interval, nan=DEFAULT_INTERVAL_SECONDS),
         retired=retired,
         is_current=(unseen < np.append(senders.stale, 0.0)[sender]) & ~retired,
+        is_late=unseen >= np.append(senders.late, np.nan)[sender],
         ahead=np.append(senders.ahead, np.nan)[sender],
     )
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.hub.findings.failures import CLUSTERS, MACHINES, SCAN, PartFailures
+from gpufleet.hub.findings.deleted_nodes import DeletionTimes, NodeDeletions
+from gpufleet.hub.findings.failures import CLUSTERS, DELETED, MACHINES, SCAN, PartFailures
 from gpufleet.hub.findings.instant import HubInstant
 from gpufleet.hub.findings.machine_inputs import Scanned
 from gpufleet.hub.findings.reports import (
@@ -34,6 +35,7 @@ class ClusterState(msgspec.Struct, frozen=True):
         senders, machines: its senders and machines.
         retired_senders: whether each sender is retired.
         scanned: newest scan of each machine, None if there is none.
+        deleted: deletions of the Kubernetes nodes of retired machines; None if they are unknown.
         machines_ratio: its machines that are not retired as a share of the limit; None if that is unknown.
     """
 
@@ -44,15 +46,17 @@ class ClusterState(msgspec.Struct, frozen=True):
     machines: MachineColumns
     retired_senders: Column
     scanned: Scanned
+    deleted: DeletionTimes | None = None
     machines_ratio: float | None = None
 
 
 class ClusterStates:
     """Reads the state of all clusters."""
 
-    def __init__(self, registry: Registry, scan: MachineScan) -> None:
+    def __init__(self, registry: Registry, scan: MachineScan, deletions: NodeDeletions) -> None:
         self._registry = registry
         self._scan = scan
+        self._deletions = deletions
         self._clusters: Sequence[Cluster] = ()
 
     def read(self, instant: HubInstant, failures: PartFailures) -> Sequence[ClusterState]:
@@ -74,6 +78,10 @@ class ClusterStates:
         if instant.has_store:
             with failures.part(SCAN):
                 self._scan.take_turn({one: own.select(retired=False) for one, own in machines.items()})
+        deleted: Mapping[str, DeletionTimes] = {}
+        if instant.has_store and not instant.registry_error:
+            with failures.part(DELETED):
+                deleted = self._deletions.take_turn(machines)
         specs = {one.id: one.spec for one in self._clusters}
         return [
             ClusterState(
@@ -84,6 +92,7 @@ class ClusterStates:
                 machines=machines[id_],
                 retired_senders=retired_senders(senders[id_], machines[id_]),
                 scanned=[self._scan.find(one.id) for one in records[id_]],
+                deleted=deleted.get(id_),
                 machines_ratio=ratios.get(id_),
             )
             for id_ in records

@@ -195,7 +195,8 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         first_seen, last_seen: by the hub's clock on receipt.
         conflict: explanation if the evidence contradicts another machine's, else None.
         hypervisor_id: of a guest, the hub's id of its hypervisor, or None if that is unknown.
-        retired_at: when an operator retired the machine; a later report revives it.
+        retired_at: when an operator retired the machine, or its last report if it was retired without one: Kubernetes
+            deleted its node, or it was short-lived in a full cluster. A later report revives it.
         gpus: devices known on it.
         named_only: Kubernetes lists the machine, but nothing on it ever reported; `last_seen` is when it was listed.
         pci_gpus: NVIDIA controllers on its PCI buses, without virtual functions; None if it never reported its buses.

@@ -137,7 +137,7 @@ class MachineFreshness(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id, cluster, sender: the machine, and the sender that reports it.
         last_seen: nanoseconds since 1970 by the hub's clock: receipt of the newest report of the machine.
-        retired_at: when an operator retired the machine, or None.
+        retired_at: when an operator retired the machine, its last report if it expired, or None.
         conflict: its evidence contradicts another machine's.
         named_only: listed but never reported: `sender` listed it, at `last_seen`.
     """

@@ -26,7 +26,7 @@ HEARTBEAT_SECONDS = 30.0
 OFFLINE_FAULTS = frozenset(
     {
         *(FaultKind.CLUSTER_OFF, FaultKind.HALF_CLUSTER, FaultKind.NODE_OFF),
-        *(FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT),
+        *(FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT, FaultKind.NODE_DELETED),
     }
 )
 """Faults during which nothing is measured."""

@@ -24,6 +24,7 @@ class FaultKind(enum.StrEnum):
     CLUSTER_OFF = "cluster-off"
     HALF_CLUSTER = "half-cluster"
     NODE_OFF = "node-off"
+    NODE_DELETED = "node-deleted"
     BACKFILL = "backfill"
     AGENT_RESTART = "agent-restart"
     NODE_REBOOT = "node-reboot"
@@ -143,6 +144,10 @@ FAULTS: dict[FaultKind, FaultRow] = {
     _K.NODE_OFF: FaultRow(
         _NODE, 600, "the node is off", ("node.missing", _PARTIAL),
         f"the node is {_OFFLINE}; its cluster stays live, and is partial"),
+    _K.NODE_DELETED: FaultRow(
+        _NODE, 900, "the node is off, and Kubernetes deletes it; in the role inference, with a cluster collector",
+        ("node.retired", _PARTIAL),
+        "the node is retired once it is late, and is not expected; live with its next batch"),
     _K.BACKFILL: FaultRow(
         _NODE, 900, "the node keeps measuring, but cannot reach its hub; later the newest batch is sent first",
         ("node.missing", _PARTIAL),

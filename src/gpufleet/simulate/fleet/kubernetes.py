@@ -26,7 +26,12 @@ from gpufleet.simulate.fleet.holdings import PresentHolding, present_holdings
 from gpufleet.simulate.fleet.layout import FleetNode
 from gpufleet.simulate.fleet.random_values import uuid_of
 
-COLLECTOR_FAULTS = frozenset({FaultKind.ATTRIBUTION_GAP, FaultKind.HIDDEN_WHEN_IDLE, FaultKind.GPU_UNALLOCATABLE})
+COLLECTOR_FAULTS = frozenset(
+    {
+        *(FaultKind.ATTRIBUTION_GAP, FaultKind.HIDDEN_WHEN_IDLE, FaultKind.GPU_UNALLOCATABLE),
+        FaultKind.NODE_DELETED,
+    }
+)
 """Faults for which a cluster has a cluster collector."""
 
 SERVER_VERSION = "v1.34.1"
@@ -45,10 +50,11 @@ def collector_reports(fleet: Fleet, cluster: int, at: int, measured_at: int) -> 
 
 
 def collector_part(fleet: Fleet, cluster: int, since: int, at: int, measured_at: int) -> ClusterPart:
-    """Return the objects of a cluster at an instant, and the pods that ended since an earlier one."""
+    """Return the objects of a cluster at an instant, and the nodes and pods that ended since an earlier one."""
     nodes, pods = _nodes(fleet, cluster, at), _pods(fleet, cluster, at)
-    present = {one.uid for one in pods}
-    ended = [one.uid for one in _pods(fleet, cluster, since) if one.uid not in present]
+    present = {*(one.uid for one in nodes), *(one.uid for one in pods)}
+    before = [(ObjectKind.NODE, one.uid) for one in _nodes(fleet, cluster, since)]
+    before += [(ObjectKind.POD, one.uid) for one in _pods(fleet, cluster, since)]
     return ClusterPart(
         observed_at=measured_at,
         system_uid=uuid_of(fleet.spec.seed, fleet.cluster_id(cluster), "kube-system"),
@@ -56,7 +62,7 @@ def collector_part(fleet: Fleet, cluster: int, since: int, at: int, measured_at:
         copies=[_copy(ObjectKind.NODE, len(nodes), since), _copy(ObjectKind.POD, len(pods), since)],
         nodes=nodes,
         pods=pods,
-        removed=[RemovedObject(ObjectKind.POD.value, uid, measured_at) for uid in ended],
+        removed=[RemovedObject(kind.value, uid, measured_at) for kind, uid in before if uid not in present],
     )
 
 
@@ -64,9 +70,16 @@ def _copy(kind: ObjectKind, objects: int, since: int) -> CopyStatus:
     return CopyStatus(resource=kind.value, state=CopyState.SYNCED, since=since, objects=objects)
 
 
-def _gpu_nodes(fleet: Fleet, cluster: int) -> Iterable[FleetNode]:
+def _gpu_nodes(fleet: Fleet, cluster: int, at: int) -> Iterable[FleetNode]:
+    """Return the nodes with GPU resources that are not deleted at an instant."""
     every = (fleet.node(cluster, number) for number in range(1, fleet.spec.nodes + 1))
-    return (one for one in every if one.identity.k8s_node_uid is not None and not one.is_passthrough)
+    return (
+        one
+        for one in every
+        if one.identity.k8s_node_uid is not None
+        and not one.is_passthrough
+        and not any(fault.kind is FaultKind.NODE_DELETED for fault in fleet.node_faults(one, at))
+    )
 
 
 def _nodes(fleet: Fleet, cluster: int, at: int) -> list[ClusterNode]:
@@ -78,7 +91,7 @@ def _nodes(fleet: Fleet, cluster: int, at: int) -> list[ClusterNode]:
             system_uuid=node.identity.system_uuid or "",
             resources=_resources(fleet, node, at),
         )
-        for node in _gpu_nodes(fleet, cluster)
+        for node in _gpu_nodes(fleet, cluster, at)
     ]
 
 
@@ -99,7 +112,7 @@ def _resources(fleet: Fleet, node: FleetNode, at: int) -> tuple[NodeGpuResource,
 
 def _pods(fleet: Fleet, cluster: int, at: int) -> list[ClusterPod]:
     pods = {}
-    for node in _gpu_nodes(fleet, cluster):
+    for node in _gpu_nodes(fleet, cluster, at):
         profiles = {
             part.view.key: _resource(part.slot.profile.name) for gpu in node.gpus for part in gpu.parts if part.slot
         }

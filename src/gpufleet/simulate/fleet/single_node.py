@@ -19,7 +19,8 @@ LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
 
 WITHOUT_EFFECT = frozenset(
     {
-        *(FaultKind.CLUSTER_OFF, FaultKind.HALF_CLUSTER, FaultKind.NODE_OFF, FaultKind.AGENT_RESTART),
+        *(FaultKind.CLUSTER_OFF, FaultKind.HALF_CLUSTER, FaultKind.NODE_OFF, FaultKind.NODE_DELETED),
+        FaultKind.AGENT_RESTART,
         *(FaultKind.BACKFILL, FaultKind.SPOOL_WIPED, FaultKind.LOST_BATCHES, FaultKind.DELAYED_BATCHES),
         *(FaultKind.STUCK_BATCHES, FaultKind.CLOCK_STEP, FaultKind.LATE_DATA),
         *(FaultKind.CLONED_MACHINE, FaultKind.CLONED_SPOOL, FaultKind.DUPLICATE_AGENT),
