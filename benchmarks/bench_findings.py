@@ -85,7 +85,7 @@ class Hub:
             ),
             senders=self.senders,
             boots=self.boots,
-            late=LateReports(),
+            late=LateReports(SqlFindings(database), ()),
             scan=MachineScan(self.store, RealMonotonic(self.clock.now_ns())),
             allocations=AllocationTurns(no_answer, Claims(()), self.clock),
             clock=self.clock,

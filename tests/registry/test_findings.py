@@ -23,6 +23,7 @@ from gpufleet.model.stored.findings import (
     FindingQuery,
     FindingsState,
     FindingTransition,
+    LateStart,
     NumberedTransition,
     Silence,
     TrackedFinding,
@@ -131,6 +132,18 @@ def test_saved_state_and_transitions_are_read_back(registry: FindingRegistry) ->
     assert [one.transition for one in numbered] == saved
     assert registry.finding_transitions(numbered[0].number, 1) == numbered[1:2]
     assert registry.finding_transitions(numbered[-1].number, 1) == ()
+
+
+def test_late_starts_are_replaced_and_deleted_by_sender(registry: FindingRegistry) -> None:
+    assert registry.late_starts() == ()
+    first, second, other = (
+        LateStart(cluster=cluster, sender=sender, start=start)
+        for cluster, sender, start in (("a", "s", 2**62), ("a", "t'%", 20), ("b", "s", 30))
+    )
+    registry.save_late_starts([first, second, other])
+    earlier = msgspec.structs.replace(first, start=5)
+    registry.save_late_starts([earlier], {("a", "t'%"), ("b", "unknown")})
+    assert registry.late_starts() == (earlier, other)
 
 
 def test_repeated_transitions_change_nothing_but_the_state(database: Database) -> None:

@@ -14,6 +14,7 @@ from gpufleet.model.stored.findings import (
     FindingQuery,
     FindingsState,
     FindingTransition,
+    LateStart,
     NumberedTransition,
     Silence,
     TransitionKind,
@@ -41,6 +42,7 @@ class MemoryFindings:
         self._silences: dict[str, Silence] = {}
         self._notified: dict[str, int] = {}
         self._contract: bytes | None = None
+        self._late: dict[tuple[str, str], LateStart] = {}
 
     def findings_state(self) -> FindingsState:
         self._check()
@@ -54,6 +56,16 @@ class MemoryFindings:
                 self._findings[one.finding.id] = one.finding
                 self._transitions.append(NumberedTransition(self._next, one))
                 self._next += 1
+
+    def late_starts(self) -> tuple[LateStart, ...]:
+        self._check()
+        return tuple(one for _, one in sorted(self._late.items()))
+
+    def save_late_starts(self, starts: Sequence[LateStart], judged: Collection[tuple[str, str]] = ()) -> None:
+        self._check()
+        self._late |= {(one.cluster, one.sender): one for one in starts}
+        for who in judged:
+            self._late.pop(who, None)
 
     def contract_state(self) -> bytes | None:
         self._check()

@@ -13,6 +13,7 @@ from gpufleet.model.stored.findings import (
     FindingQuery,
     FindingsState,
     FindingTransition,
+    LateStart,
     NumberedTransition,
     Silence,
 )
@@ -27,6 +28,14 @@ class FindingRegistry(Protocol):
 
     def save_findings(self, state: FindingsState, transitions: Sequence[FindingTransition]) -> None:
         """Store the state, the findings of the transitions and the numbered transitions, in one transaction."""
+        ...
+
+    def late_starts(self) -> tuple[LateStart, ...]:
+        """Return the senders with late batches that are not judged yet."""
+        ...
+
+    def save_late_starts(self, starts: Sequence[LateStart], judged: Collection[tuple[str, str]] = ()) -> None:
+        """Store the start of senders, and delete that of others, by cluster and sender, in one transaction."""
         ...
 
     def contract_state(self) -> bytes | None:

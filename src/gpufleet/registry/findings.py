@@ -14,6 +14,7 @@ from gpufleet.model.stored.findings import (
     FindingQuery,
     FindingsState,
     FindingTransition,
+    LateStart,
     NumberedTransition,
     Silence,
     cluster_of,
@@ -27,6 +28,7 @@ from gpufleet.registry.tables import (
     FINDING_TRANSITIONS,
     FINDINGS,
     FINDINGS_STATE,
+    LATE_INTERVALS,
     SILENCES,
 )
 
@@ -79,6 +81,20 @@ class SqlFindings:
             upsert(connection, FINDINGS, _FINDING_COLUMNS, in_order)
             rows = [(*_transition_key(one), _ENCODER.encode(one)) for one in new]
             execute_rows(connection, FINDING_TRANSITIONS.insert().inline(), _TRANSITION_COLUMNS, rows)
+
+    def late_starts(self) -> tuple[LateStart, ...]:
+        """Return the senders with late batches that are not judged yet."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(LATE_INTERVALS).order_by("cluster", "sender"))
+            return tuple(LateStart(cluster=row.cluster, sender=row.sender, start=row.start) for row in rows)
+
+    def save_late_starts(self, starts: Sequence[LateStart], judged: Collection[tuple[str, str]] = ()) -> None:
+        """Store the start of senders, and delete that of others, in one transaction."""
+        key = (LATE_INTERVALS.c.cluster == sa.bindparam("of_cluster"), LATE_INTERVALS.c.sender == sa.bindparam("who"))
+        with self._database.writing() as connection:
+            rows = [(one.cluster, one.sender, one.start) for one in starts]
+            upsert(connection, LATE_INTERVALS, ("cluster", "sender", "start"), rows)
+            execute_rows(connection, LATE_INTERVALS.delete().where(*key), ("of_cluster", "who"), sorted(judged))
 
     def contract_state(self) -> bytes | None:
         """Return the history of the adoption contract that was saved last; None at first."""

@@ -61,6 +61,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE contract_state (state {bytes})",
         "INSERT INTO contract_state (state) VALUES (NULL)",
         (
+            "CREATE TABLE late_intervals (cluster TEXT NOT NULL, sender TEXT NOT NULL, start BIGINT NOT NULL,"
+            " PRIMARY KEY (cluster, sender))"
+        ),
+        (
             "CREATE TABLE findings (id TEXT {bytewise} PRIMARY KEY, rule TEXT NOT NULL, scope TEXT {bytewise} NOT NULL,"
             " cluster TEXT, severity TEXT NOT NULL, opened_at BIGINT NOT NULL, closed_at BIGINT,"
             " finding {bytes} NOT NULL)"

@@ -125,6 +125,15 @@ FINDINGS_STATE = sa.Table("findings_state", METADATA, sa.Column("state", sa.Larg
 CONTRACT_STATE = sa.Table("contract_state", METADATA, sa.Column("state", sa.LargeBinary))
 """One row: the compressed history of the adoption contract, or NULL at first."""
 
+LATE_INTERVALS = sa.Table(
+    "late_intervals",
+    METADATA,
+    sa.Column("cluster", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("start", sa.BigInteger, nullable=False),
+)
+"""Senders with late batches that the rules have not judged yet."""
+
 FINDINGS = sa.Table(
     "findings",
     METADATA,

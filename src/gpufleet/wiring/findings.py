@@ -51,12 +51,14 @@ class RuleParts(msgspec.Struct, frozen=True, kw_only=True):
     status: EvaluationStatus
 
     @classmethod
-    def of(cls, senders: Senders, allocations: Iterable[Allocation], interval_seconds: float) -> Self:
+    def of(
+        cls, senders: Senders, late: LateReports, allocations: Iterable[Allocation], interval_seconds: float
+    ) -> Self:
         """Return the parts of a hub that starts. The interval is that of the evaluation."""
         return cls(
             senders=senders,
             boots=AgentBoots(),
-            late=LateReports(),
+            late=late,
             claims=Claims(allocations),
             status=EvaluationStatus(interval_seconds),
         )
@@ -65,7 +67,6 @@ class RuleParts(msgspec.Struct, frozen=True, kw_only=True):
         """Record a batch that was made durable."""
         self.senders.note(report)
         self.boots.note(report)
-        self.late.note(report)
 
     def live(self, config: FindingsConfig) -> LiveFindings:
         """Return the open findings for answers."""
@@ -118,6 +119,7 @@ def make_evaluator(
         gatherer=gatherer,
         findings=DurableFindings(hub.findings, RULES, thresholds, relearn_classes=config.findings.relearn_classes),
         past=PastJudge(hub.store, hub.findings, thresholds),
+        late=rules.late,
         contract=contract,
         rules=RULES,
         thresholds=thresholds,

@@ -153,7 +153,7 @@ async def running_hub(
         pressure = ByteBudget(config.ingest.max_pending_bytes)
         conflicts = EpochConflicts()
         senders = Senders(ingest_clock, parts.senders)
-        rules = RuleParts.of(senders, parts.registry.allocations(), config.findings.interval_seconds)
+        rules = RuleParts.of(senders, parts.late, parts.registry.allocations(), config.findings.interval_seconds)
         ingest = Ingest(
             wal=parts.wal,
             ledger=parts.ledger,

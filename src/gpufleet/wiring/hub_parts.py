@@ -8,6 +8,7 @@ import msgspec
 
 from gpufleet.codecs.batch import decode
 from gpufleet.config.hub import HubConfig
+from gpufleet.hub.findings.late import LateReports
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import FlushedState, StoreWriter
 from gpufleet.hub.forward.forwarder import SeriesForwarder
@@ -45,6 +46,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens
     audit: Audit
     findings: FindingRegistry
+    late: LateReports
     store: Store
     ledger: Ledger
     machines: MachineAdmission
@@ -144,6 +146,9 @@ def open_parts(
     if forwarder is not None:
         stack.callback(forwarder.queue.close)
     marks = ChangeMarks(clock.monotonic)
+    findings = SqlFindings(database)
+    late = LateReports(findings, flushed.senders)
+    written = [marks.note_batches, *([late.note] if config.findings.enabled else [])]
     newest_received_at = max((state.newest_report.received_at for state in senders.values()), default=0)
     writer = StoreWriter(
         wal=wal.epoch,
@@ -153,7 +158,7 @@ def open_parts(
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
         decoded_cache=decoded_cache,
-        written=note_all(marks.note_batches, *([forwarder.offer] if forwarder is not None else [])),
+        written=note_all(*written, *([forwarder.offer] if forwarder is not None else [])),
         now=clock.now_ns,
     )
     return HubParts(
@@ -161,7 +166,8 @@ def open_parts(
         registry=registry,
         tokens=SqlTokens(database),
         audit=SqlAudit(database),
-        findings=SqlFindings(database),
+        findings=findings,
+        late=late,
         store=store,
         ledger=ledger,
         machines=machines,

@@ -1,6 +1,6 @@
 """A hub on a fake clock that evaluates its rules each minute, with a registry of findings in memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpufleet.fleet.attribution.bindings import Claims
@@ -24,6 +24,7 @@ from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.finding import Finding
 from gpufleet.model.stored.findings import TransitionKind
+from gpufleet.model.stored.samples import AcceptedBatch
 from tests.hub.liveness.fake_clock_hub import FakeClockHub, Node
 
 MINUTE = 60.0
@@ -52,7 +53,7 @@ class EvaluatedHub(FakeClockHub):
         super().open()
         self.status, self.claims = EvaluationStatus(60), Claims(self.registry.allocations())
         self.allocations = self._allocation_queries()
-        self.boots, self.late = AgentBoots(), LateReports()
+        self.boots, self.late = AgentBoots(), LateReports(self.registered, self.registry.senders())
         gatherer = FactGatherer(
             registry=self.registry,
             store=self.store,
@@ -83,6 +84,7 @@ class EvaluatedHub(FakeClockHub):
             gatherer=gatherer,
             findings=DurableFindings(self.registered, RULES, self.thresholds, relearn_classes=self.relearn_classes),
             past=PastJudge(self.store, self.registered, self.thresholds),
+            late=self.late,
             contract=self.contract,
             rules=RULES,
             thresholds=self.thresholds,
@@ -124,7 +126,10 @@ class EvaluatedHub(FakeClockHub):
         """Record an accepted batch."""
         super().note_report(report)
         self.boots.note(report)
-        self.late.note(report)
+
+    def note_written(self, batches: Sequence[AcceptedBatch]) -> None:
+        """Record batches that are in the store."""
+        self.late.note(batches)
 
     async def check(self) -> None:
         """Check registry and store, as `Readiness` does."""

@@ -6,12 +6,14 @@ import pytest
 
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.findings.late import LATE_SECONDS, QUIET_SECONDS, LateInterval, LateReports, past_interval
-from gpufleet.hub.liveness.senders import SenderReport
+from gpufleet.model.errors import RegistryError
 from gpufleet.model.stored.findings import TransitionKind
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from tests.fakes.clock import FakeClock
 from tests.hub.findings.played_fleet import MINUTE, Play
 from tests.hub.liveness.fake_clock_hub import Node
+from tests.support.findings import MemoryFindings
 
 HUNG = "gpu-hung@+4m/10m:c1/n1/g0"
 CUT_OFF = "backfill@+3m/15m:c1/n1"
@@ -88,16 +90,101 @@ async def test_late_interval_waits_for_the_end_of_the_backlog_and_for_the_regist
         play.hub.end()
 
 
+@pytest.mark.parametrize("flushes", [True, False], ids=["flushed", "in the log"])
+async def test_late_interval_survives_a_restart(flushes: bool, tmp_path: Path) -> None:
+    """The hub is killed when the backlog has arrived, and is not judged yet."""
+    play = await play_minutes(tmp_path, f"{HUNG},{CUT_OFF}", 18)
+    try:
+        play.hub.flushes = flushes
+        await play.pass_minute()
+        assert openings(play, "gpu.hung") == []
+        play.hub.flushes = True
+        play.hub.restart_after(20)
+        while play.minute < 26:
+            await play.pass_minute()
+        assert [kind for kind, _ in openings(play, "gpu.hung")] == [TransitionKind.OPENED, TransitionKind.CLOSED]
+        assert play.hub.registered.late_starts() == ()
+    finally:
+        play.hub.end()
+
+
+async def test_backlog_that_a_restart_divides_is_one_late_interval(tmp_path: Path) -> None:
+    """The newest batch arrived before the restart, and the backlog after it."""
+    play = await play_minutes(tmp_path, f"{HUNG},backfill@+3m/12m:c1/n1", 15)
+    try:
+        await play.pass_minute()
+        play.hub.restart_after(20)
+        while play.minute < 26:
+            await play.pass_minute()
+        assert [kind for kind, _ in openings(play, "gpu.hung")] == [TransitionKind.OPENED, TransitionKind.CLOSED]
+    finally:
+        play.hub.end()
+
+
+async def test_interval_that_is_judged_again_after_a_crash_has_no_second_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub is killed after the findings were saved, and before that was recorded."""
+    play = await play_minutes(tmp_path, f"{HUNG},{CUT_OFF}", 19)
+    try:
+        monkeypatch.setattr(play.hub.late, "finish", lambda _: None)
+        while not openings(play, "gpu.hung"):
+            await play.pass_minute()
+        assert len(play.hub.registered.late_starts()) == 1
+        play.hub.restart_after(20)
+        for _ in range(6):
+            await play.pass_minute()
+        assert [kind for kind, _ in openings(play, "gpu.hung")] == [TransitionKind.OPENED, TransitionKind.CLOSED]
+        assert play.hub.registered.late_starts() == ()
+    finally:
+        play.hub.end()
+
+
+def accepted(node: Node, clock: FakeClock, at: int | None = None) -> AcceptedBatch:
+    """Return the next batch of a node, received now."""
+    return AcceptedBatch(
+        received_at=clock.now_ns(), reported_at=clock.now_ns(), machine_ids=(), batch=decode(node.body(clock, at=at))
+    )
+
+
+def test_interval_that_could_not_be_saved_is_saved_with_the_next_batches() -> None:
+    registry, node, clock = MemoryFindings(), Node("n"), FakeClock()
+    late = LateReports(registry, ())
+    late.note([accepted(node, clock)])
+    old = accepted(node, clock, clock.now_ns() - int(LATE_SECONDS * NANOS))
+    registry.is_down = True
+    with pytest.raises(RegistryError):
+        late.note([old])
+    registry.is_down = False
+    late.note([old])
+    assert [one.start for one in registry.late_starts()] == [old.batch.sent_at]
+
+
+def test_interval_that_begins_during_a_judgement_is_kept() -> None:
+    registry, node, clock = MemoryFindings(), Node("n"), FakeClock()
+    late = LateReports(registry, ())
+    starts = [clock.now_ns() - int(seconds * NANOS) for seconds in (2 * LATE_SECONDS, LATE_SECONDS)]
+    late.note([accepted(node, clock), accepted(node, clock, starts[0])])
+    late.take(0.0)
+    assert late.take(QUIET_SECONDS).keys() == {("local", "n")}
+    late.note([accepted(node, clock, starts[1])])
+    assert [one.start for one in registry.late_starts()] == [starts[0]]
+    late.finish({("local", "n")})
+    assert [one.start for one in registry.late_starts()] == [starts[0]]
+    late.finish(())
+    assert [one.start for one in registry.late_starts()] == [starts[1]]
+
+
 def test_clock_ahead_makes_later_batches_not_late() -> None:
-    late, node, clock = LateReports(), Node("n"), FakeClock()
+    late, node, clock = LateReports(MemoryFindings(), ()), Node("n"), FakeClock()
     for ahead in (7200.0, 0.0, 0.0):
         node.ahead = ahead
         clock.advance(30)
-        batch = decode(node.body(clock))
-        late.note(SenderReport(batch=batch, received_at=clock.now_ns(), known_epoch=True))
+        late.note([accepted(node, clock)])
     assert late.take(0.0) == late.take(QUIET_SECONDS) == {}
-    old = decode(node.body(clock, at=clock.now_ns() - int(LATE_SECONDS * NANOS)))
-    late.note(SenderReport(batch=old, received_at=clock.now_ns(), known_epoch=True))
+    one = accepted(node, clock, clock.now_ns() - int(LATE_SECONDS * NANOS))
+    late.note([one])
+    old = one.batch
     assert late.take(0.0) == {}
     (interval,) = late.take(QUIET_SECONDS).values()
     assert (interval.start, interval.end) == (old.sent_at, clock.now_ns())
@@ -105,7 +192,7 @@ def test_clock_ahead_makes_later_batches_not_late() -> None:
 
 def test_only_the_newest_day_of_a_late_interval_is_judged() -> None:
     end = 1_795_000_030 * NANOS
-    found = past_interval("east", "m1", LateInterval(end - 40 * 86_400 * NANOS, end))
+    found = past_interval("east", "m1", "agent", LateInterval(end - 40 * 86_400 * NANOS, end))
     assert (found.start % MINUTE, found.end % MINUTE) == (0, 0)
     assert found.start < end - 86_399 * NANOS
     assert end < found.end <= end + MINUTE

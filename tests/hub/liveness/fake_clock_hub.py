@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.stored.ledger import SenderState
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.registry.database import Database
 from gpufleet.registry.machines import MAX_MACHINES_PER_CLUSTER
@@ -162,6 +163,7 @@ class FakeClockHub:
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=self.counters,
             now=self.clock.now_ns,
+            written=self.note_written,
         )
         self.overview = Overview(
             senders=self.senders,
@@ -185,6 +187,9 @@ class FakeClockHub:
     def note_report(self, report: SenderReport) -> None:
         """Record an accepted batch, as the hub does."""
         self.senders.note(report)
+
+    def note_written(self, batches: Sequence[AcceptedBatch]) -> None:
+        """Record batches that are in the store, as the hub does."""
 
     def close(self) -> None:
         self.wal.close()

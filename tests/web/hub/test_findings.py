@@ -12,6 +12,7 @@ import pytest
 
 from gpufleet.config.hub import FindingsConfig
 from gpufleet.fleet.rules.table import RULES_BY_ID
+from gpufleet.hub.findings.late import LateReports
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.query.finding_records import DISABLED
 from gpufleet.model.api.findings import MAX_NOTE_BYTES, FindingDetail, FindingPage, SilenceRecord
@@ -227,7 +228,7 @@ async def test_answers_state_that_the_rules_are_not_evaluated(tmp_path: Path) ->
 
 
 def test_answers_use_the_configured_interval() -> None:
-    parts = RuleParts.of(cast("Senders", None), (), 30)
+    parts = RuleParts.of(cast("Senders", None), cast("LateReports", None), (), 30)
     assert parts.live(FindingsConfig()).evaluation().interval_seconds == 30
 
 

@@ -72,12 +72,14 @@ class PastInterval(msgspec.Struct, frozen=True):
     Attributes:
         cluster, machine: ids.
         start, end: nanoseconds since 1970, `end` excluded.
+        sender: sender of the machine.
     """
 
     cluster: str
     machine: str
     start: int
     end: int
+    sender: str = ""
 
 
 class PastReadings:

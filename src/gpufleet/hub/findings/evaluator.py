@@ -14,7 +14,7 @@ from gpufleet.hub.findings.durable import DurableFindings
 from gpufleet.hub.findings.failures import CONTRACT, LATE, EvaluationStopped, PartFailures
 from gpufleet.hub.findings.gatherer import GatheredFacts
 from gpufleet.hub.findings.instant import HubInstant
-from gpufleet.hub.findings.late import PastJudge
+from gpufleet.hub.findings.late import LateReports, PastJudge
 from gpufleet.hub.findings.status import EvaluationStatus
 from gpufleet.model.errors import RegistryError
 from gpufleet.model.finding import Finding
@@ -71,6 +71,7 @@ class FindingEvaluator:
         gatherer: Gatherer,
         findings: DurableFindings,
         past: PastJudge,
+        late: LateReports,
         contract: ContractVerdicts,
         rules: Sequence[FindingRule],
         thresholds: Thresholds,
@@ -100,6 +101,7 @@ class FindingEvaluator:
         self._gatherer = gatherer
         self._findings = findings
         self._past = past
+        self._late = late
         self._contract = contract
         self._rules = tuple(rules)
         self._thresholds = thresholds
@@ -161,6 +163,7 @@ class FindingEvaluator:
                 late = self._past.take_turn()
         try:
             self._findings.update(judgement, instant.registry_error, late, gathered.class_maxima)
+            self._late.finish(self._past.senders)
         except RegistryError as error:
             failures[STATE] = str(error)
         with parts.part(CONTRACT):

@@ -250,7 +250,7 @@ class FactGatherer:
             for machine, sender in zip(one.machines.records, names, strict=True):
                 late = of_senders.get((one.id, sender))
                 if late is not None:
-                    found.append(past_interval(one.id, machine.id, late))
+                    found.append(past_interval(one.id, machine.id, sender, late))
         return found
 
     def _count_coverage(

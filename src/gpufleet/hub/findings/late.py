@@ -1,8 +1,12 @@
-"""Late data: intervals of senders whose batches arrived late, and the findings that these intervals would have had."""
+"""Late data: intervals of senders whose batches arrived late, and the findings that these intervals would have had.
+
+The registry has the start of each interval before its batches are acknowledged in the log, until the findings are
+saved. After a crash an interval is judged again. This changes nothing: a finding that overlaps a known one is left out.
+"""
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,11 +20,11 @@ from gpufleet.fleet.facts.past import (
 )
 from gpufleet.fleet.facts.past_xids import PAST_EVENTS
 from gpufleet.fleet.rules.rule import Thresholds
-from gpufleet.hub.liveness.senders import SenderReport
 from gpufleet.model.finding import Finding
 from gpufleet.model.reading import Provenance
-from gpufleet.model.stored.findings import FindingQuery, FindingTransition
-from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
+from gpufleet.model.stored.findings import FindingQuery, FindingTransition, LateStart
+from gpufleet.model.stored.ledger import NewestReport, SenderState
+from gpufleet.model.stored.samples import AcceptedBatch, EventQuery, EventSpan, StoredEvent
 from gpufleet.model.time import NANOS
 from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.store import HistoryStore
@@ -68,33 +72,60 @@ class LateInterval(msgspec.Struct):
 
 
 class LateReports:
-    """Late intervals by sender. Written on the event loop, taken on another thread.
+    """Late intervals by sender. Written on the thread that flushes batches, taken on another one."""
 
-    They are lost if the hub ends before they are judged.
-    """
+    def __init__(self, registry: FindingRegistry, senders: Iterable[SenderState]) -> None:
+        """Take the registry, with the intervals of an earlier process, and the flushed state of all senders.
 
-    def __init__(self) -> None:
-        self._newest: dict[SenderKey, int] = {}
+        Raises:
+            RegistryError: if the intervals cannot be read.
+        """
+        self._registry = registry
+        self._newest = {(one.cluster, one.sender): _sent_at(one.newest_report) for one in senders}
         self._late: dict[SenderKey, LateInterval] = {}
+        self._judging: dict[SenderKey, LateInterval] = {}
+        self._unsaved: set[SenderKey] = set()
         self._lock = threading.Lock()
+        for one in registry.late_starts():
+            who = one.cluster, one.sender
+            self._late[who] = LateInterval(one.start, max(one.start, self._newest.get(who, 0)))
 
-    def note(self, report: SenderReport) -> None:
-        """Record a batch."""
-        batch = report.batch
-        who = batch.cluster, batch.sender
-        sent_at = min(batch.sent_at, report.received_at)  # the sender's clock can be ahead
-        newest = self._newest[who] = max(self._newest.get(who, 0), sent_at)
-        if newest - sent_at < LATE_SECONDS * NANOS:
-            return
+    def note(self, batches: Sequence[AcceptedBatch]) -> None:
+        """Record batches that are in the store, and save their intervals. A batch can be recorded again.
+
+        Raises:
+            RegistryError: if they cannot be saved.
+        """
+        for one in batches:
+            who = one.batch.cluster, one.batch.sender
+            sent_at = min(one.batch.sent_at, one.received_at)  # the sender's clock can be ahead
+            newest = self._newest[who] = max(self._newest.get(who, 0), sent_at)
+            if newest - sent_at >= LATE_SECONDS * NANOS and self._extend(who, sent_at, newest):
+                self._unsaved.add(who)
+        if self._unsaved:
+            with self._lock:
+                self._registry.save_late_starts([self._start(who) for who in sorted(self._unsaved)])
+            self._unsaved.clear()
+
+    def _extend(self, who: SenderKey, sent_at: int, newest: int) -> bool:
+        """Add a late batch to the interval of its sender; return whether its start changed."""
         with self._lock:
             known = self._late.get(who)
             if known is not None:
-                known.start, known.second = min(known.start, sent_at), None
-            elif len(self._late) < MAX_LATE_SENDERS:
-                self._late[who] = LateInterval(sent_at, newest)
+                before, known.start, known.second = known.start, min(known.start, sent_at), None
+                return known.start < before
+            if len(self._late) >= MAX_LATE_SENDERS:
+                return False
+            self._late[who] = LateInterval(sent_at, newest)
+            return True
+
+    def _start(self, who: SenderKey) -> LateStart:
+        """Return the start of a sender's intervals that are not judged."""
+        own = [known[who].start for known in (self._late, self._judging) if who in known]
+        return LateStart(cluster=who[0], sender=who[1], start=min(own))
 
     def take(self, second: float) -> Mapping[SenderKey, LateInterval]:
-        """Remove and return the complete intervals. Call it at each evaluation.
+        """Return the complete intervals, to be judged. Call it at each evaluation.
 
         Args:
             second: the hub's monotonic clock.
@@ -104,16 +135,33 @@ class LateReports:
                 one.second = second if one.second is None else one.second
             found = {who: one for who, one in self._late.items() if second - (one.second or 0.0) >= QUIET_SECONDS}
             for who, one in found.items():
-                one.end = self._newest[who]
+                one.end = max(one.end, self._newest.get(who, 0))
                 del self._late[who]
+                before = self._judging.get(who)
+                self._judging[who] = one if before is None else LateInterval(min(before.start, one.start), one.end)
         return found
 
+    def finish(self, unfinished: Container[SenderKey]) -> None:
+        """Record that the findings of all intervals are saved, except those of `unfinished` senders.
 
-def past_interval(cluster: str, machine: str, late: LateInterval) -> PastInterval:
-    """Return the late interval of a machine, from whole minutes on."""
+        Raises:
+            RegistryError: if that cannot be saved; the intervals are judged again after a restart.
+        """
+        with self._lock:
+            judged = [who for who in self._judging if who not in unfinished]
+            if judged:
+                late = {who: self._late[who].start for who in judged if who in self._late}
+                starts = [LateStart(cluster=who[0], sender=who[1], start=start) for who, start in late.items()]
+                self._registry.save_late_starts(starts, set(judged) - late.keys())
+            for who in judged:
+                del self._judging[who]
+
+
+def past_interval(cluster: str, machine: str, sender: str, late: LateInterval) -> PastInterval:
+    """Return the late interval of a machine of a sender, from whole minutes on."""
     step = STEP_SECONDS * NANOS
     start = max(late.start, late.end - int(MAX_INTERVAL_SECONDS * NANOS)) // step * step
-    return PastInterval(cluster, machine, start, late.end // step * step + step)
+    return PastInterval(cluster, machine, start, late.end // step * step + step, sender)
 
 
 class PastJudge:
@@ -126,6 +174,11 @@ class PastJudge:
     def add(self, intervals: Iterable[PastInterval]) -> None:
         """Add intervals, in order of their judgement."""
         self._pending.extend(intervals)
+
+    @property
+    def senders(self) -> frozenset[SenderKey]:
+        """Senders whose intervals are not all judged."""
+        return frozenset([(one.cluster, one.sender) for one in self._pending])
 
     def take_turn(self) -> Sequence[FindingTransition]:
         """Return the transitions of some intervals, without findings that overlap a known one of rule and subject.
@@ -174,6 +227,10 @@ class PastJudge:
     def _events(self, interval: PastInterval) -> Sequence[StoredEvent]:
         span = EventSpan(cluster=interval.cluster, machine=interval.machine, start=interval.start, end=interval.end)
         return self._store.events(EventQuery(spans=(span,), kinds=tuple(sorted(PAST_EVENTS)), limit=MAX_EVENTS))
+
+
+def _sent_at(newest: NewestReport) -> int:
+    return min(newest.sent_at, newest.received_at)
 
 
 def _overlaps(one: Finding, other: Finding) -> bool:

@@ -145,6 +145,19 @@ class FindingsState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     class_maxima: dict[str, int] = {}
 
 
+class LateStart(msgspec.Struct, frozen=True, kw_only=True):
+    """Sender with late batches that are not judged yet.
+
+    Attributes:
+        cluster, sender: identity.
+        start: earliest sending time of these batches, nanoseconds since 1970.
+    """
+
+    cluster: str
+    sender: str
+    start: int
+
+
 class NumberedTransition(msgspec.Struct, frozen=True):
     """Transition as the registry keeps it.
 
