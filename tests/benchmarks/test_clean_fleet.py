@@ -27,7 +27,7 @@ def test_faults_of_a_disturbed_fleet_are_found(capsys: pytest.CaptureFixture[str
     faults = "row-remap-failed@+2m/10m:c1/n3/g0,backfill@+3m/15m:c1/n1,gpu-hung@+4m/10m:c1/n1/g0"
     assert main(["--nodes", "8", "--clusters", "1", "--hours", "0.4", "--faults", faults]) == 1
     found = [line.split()[2] for line in capsys.readouterr().out.splitlines() if " min: " in line]
-    assert found == ["gpu.row_remap_failed", "node.missing", "cluster.partial", "gpu.hung"]
+    assert found == ["gpu.row_remap_failed", "node.missing", "cluster.partial", "sender.backfilled", "gpu.hung"]
 
 
 def test_disturbances_of_every_kind_are_valid_faults() -> None:

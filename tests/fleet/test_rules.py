@@ -208,6 +208,7 @@ CASES = {
     "sender.gap": count("missing_batches"),
     "sender.dropping": recent("dropped_batches"),
     "sender.backlog": count("oldest_queued_seconds", 901, 900),
+    "sender.backfilled": count("backfilled_seconds", 300, 0),
     # GPU faults
     "node.gpu_stack_broken": count("driver_works", 0, 1),
     "node.fabric_down": Case(

@@ -140,18 +140,24 @@ async def test_interval_that_is_judged_again_after_a_crash_has_no_second_finding
         play.hub.end()
 
 
-def accepted(node: Node, clock: FakeClock, at: int | None = None) -> AcceptedBatch:
-    """Return the next batch of a node, received now."""
-    return AcceptedBatch(
-        received_at=clock.now_ns(), reported_at=clock.now_ns(), machine_ids=(), batch=decode(node.body(clock, at=at))
-    )
+def accepted(node: Node, clock: FakeClock, at: int | None = None, seq: int | None = None) -> AcceptedBatch:
+    """Return a batch of a node, received now: the next one, or that with number `seq`."""
+    batch = decode(node.body(clock, at=at, seq=seq))
+    return AcceptedBatch(received_at=clock.now_ns(), reported_at=clock.now_ns(), machine_ids=(), batch=batch)
+
+
+def sender_with_backlog() -> Node:
+    """Return a sender whose first batches did not arrive."""
+    node = Node("n")
+    node.seq = 50
+    return node
 
 
 def test_interval_that_could_not_be_saved_is_saved_with_the_next_batches() -> None:
-    registry, node, clock = MemoryFindings(), Node("n"), FakeClock()
+    registry, node, clock = MemoryFindings(), sender_with_backlog(), FakeClock()
     late = LateReports(registry, ())
     late.note([accepted(node, clock)])
-    old = accepted(node, clock, clock.now_ns() - int(LATE_SECONDS * NANOS))
+    old = accepted(node, clock, clock.now_ns() - int(LATE_SECONDS * NANOS), 9)
     registry.is_down = True
     with pytest.raises(RegistryError):
         late.note([old])
@@ -161,13 +167,13 @@ def test_interval_that_could_not_be_saved_is_saved_with_the_next_batches() -> No
 
 
 def test_interval_that_begins_during_a_judgement_is_kept() -> None:
-    registry, node, clock = MemoryFindings(), Node("n"), FakeClock()
+    registry, node, clock = MemoryFindings(), sender_with_backlog(), FakeClock()
     late = LateReports(registry, ())
     starts = [clock.now_ns() - int(seconds * NANOS) for seconds in (2 * LATE_SECONDS, LATE_SECONDS)]
-    late.note([accepted(node, clock), accepted(node, clock, starts[0])])
+    late.note([accepted(node, clock), accepted(node, clock, starts[0], 8)])
     late.take(0.0)
     assert late.take(QUIET_SECONDS).keys() == {("local", "n")}
-    late.note([accepted(node, clock, starts[1])])
+    late.note([accepted(node, clock, starts[1], 9)])
     assert [one.start for one in registry.late_starts()] == [starts[0]]
     late.finish({("local", "n")})
     assert [one.start for one in registry.late_starts()] == [starts[0]]
@@ -176,18 +182,26 @@ def test_interval_that_begins_during_a_judgement_is_kept() -> None:
 
 
 def test_clock_ahead_makes_later_batches_not_late() -> None:
-    late, node, clock = LateReports(MemoryFindings(), ()), Node("n"), FakeClock()
+    late, node, clock = LateReports(MemoryFindings(), ()), sender_with_backlog(), FakeClock()
     for ahead in (7200.0, 0.0, 0.0):
         node.ahead = ahead
         clock.advance(30)
         late.note([accepted(node, clock)])
     assert late.take(0.0) == late.take(QUIET_SECONDS) == {}
-    one = accepted(node, clock, clock.now_ns() - int(LATE_SECONDS * NANOS))
+    one = accepted(node, clock, clock.now_ns() - int(LATE_SECONDS * NANOS), 9)
     late.note([one])
     old = one.batch
     assert late.take(0.0) == {}
     (interval,) = late.take(QUIET_SECONDS).values()
     assert (interval.start, interval.end) == (old.sent_at, clock.now_ns())
+
+
+def test_clock_that_is_set_back_makes_no_batch_late() -> None:
+    late, node, clock = LateReports(MemoryFindings(), ()), Node("n"), FakeClock()
+    for node.ahead in (0.0, -7200.0, -7200.0):
+        clock.advance(30)
+        late.note([accepted(node, clock)])
+    assert late.seconds() == {}
 
 
 def test_only_the_newest_day_of_a_late_interval_is_judged() -> None:

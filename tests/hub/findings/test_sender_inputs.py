@@ -83,7 +83,7 @@ def test_stale_sender_has_only_what_the_hub_knows() -> None:
     )
     senders = sender_columns(instant, CLUSTER)
     delays = np.full(len(senders.names), 3.0)
-    found = sender_readings(CLUSTER, senders, delays, {(CLUSTER, "s00"): 1}, hub, 600.0)
+    found = sender_readings(CLUSTER, senders, delays, {(CLUSTER, "s00"): 1}, {(CLUSTER, "s01"): 400.0}, hub, 600.0)
     by_name = dict(zip(senders.names, found, strict=True))
     assert by_name["s00"] == SenderReading(
         clock_ahead_seconds=0,
@@ -92,10 +92,13 @@ def test_stale_sender_has_only_what_the_hub_knows() -> None:
         missing_batches=3,
         dropped_batches=1,
         oldest_queued_seconds=50,
+        backfilled_seconds=0,
         shared_epoch_batches=0,
         uptime_seconds=600,
     )
-    assert by_name["s01"] == SenderReading(missing_batches=3, shared_epoch_batches=4, uptime_seconds=600)
+    assert by_name["s01"] == SenderReading(
+        missing_batches=3, backfilled_seconds=400, shared_epoch_batches=4, uptime_seconds=600
+    )
 
 
 def test_totals_of_an_earlier_process_are_the_baseline() -> None:

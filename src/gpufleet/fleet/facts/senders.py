@@ -27,6 +27,7 @@ class SenderReading(msgspec.Struct, frozen=True):
     dropped_batches: int | None = None
     oldest_queued_seconds: float | None = None
     shared_epoch_batches: int | None = None
+    backfilled_seconds: float | None = None
     uptime_seconds: float | None = None
 
 

@@ -80,6 +80,18 @@ DELIVERY_RULES = (
         unknown_when="The sender sent no heartbeat, or could not read its spool.",
     ),
     FindingRule(
+        id="sender.backfilled",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.INFO,
+        inputs=("backfilled_seconds",),
+        condition=lambda facts, _: over(facts["backfilled_seconds"], 0),
+        explanation="Old batches of the sender arrived: its past has new data. The finding closes when the rules have "
+        "judged the interval again.",
+        action="Nothing. Answers about the interval that were read before can differ from those of now.",
+        can_be_hidden=False,
+    ),
+    FindingRule(
         id="cluster.machine_limit",
         scope=RuleScope.CLUSTER,
         family=_FAMILY,

@@ -169,6 +169,7 @@ _SENDER = (
     FactInput("missing_batches", "", "Missing batches that it reports neither as queued nor as dropped."),
     FactInput("dropped_batches", "", "Batches that it dropped in the last hour."),
     FactInput("oldest_queued_seconds", _S, "Age of its oldest queued batch; 0 without a backlog."),
+    FactInput("backfilled_seconds", _S, "Length of the interval whose late batches are not judged yet; 0 without one."),
     FactInput("shared_epoch_batches", "", "Batches within 24 h that another machine numbered under its epoch."),
     _UPTIME,
 )

@@ -333,14 +333,14 @@ class FactGatherer:
     def _senders(self, states: Sequence[ClusterState], machines: FactTable, instant: HubInstant) -> FactTable:
         senders = instant.liveness.senders
         totals = {who: total for one in states for who, total in dropped_totals(senders, one.id).items()}
-        dropped = self._dropped.add(self._clock.monotonic(), totals)
+        dropped, backfilled = self._dropped.add(self._clock.monotonic(), totals), self._late.seconds()
         keys: list[str] = []
         readings: list[SenderReading] = []
         clusters, of_machines, retired, first = [], [], [], 0
         for row, one in enumerate(states):
             delays = self._delays.get(one.id, np.full(len(one.senders.names), np.nan))
             keys += [f"{one.id}/{name}" for name in one.senders.names]
-            readings += sender_readings(one.id, one.senders, delays, dropped, instant, self._uptime_seconds)
+            readings += sender_readings(one.id, one.senders, delays, dropped, backfilled, instant, self._uptime_seconds)
             places = only_machines(one.senders, one.machines)
             clusters.append(np.full(len(places), row))
             of_machines.append(np.where((places == NO_MACHINE) | (len(machines) == 0), NO_ROW, places + first))

@@ -7,6 +7,7 @@ saved. After a crash an interval is judged again. This changes nothing: a findin
 import threading
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -71,6 +72,23 @@ class LateInterval(msgspec.Struct):
     second: float | None = None
 
 
+class _SenderPosition(NamedTuple):
+    """Epoch, number and sending time of a batch."""
+
+    epoch: str
+    seq: int
+    sent_at: int
+
+    @classmethod
+    def of(cls, newest: NewestReport) -> Self:
+        """Return that of the newest batch of a sender."""
+        return cls(newest.epoch, newest.seq, min(newest.sent_at, newest.received_at))
+
+    def is_backlog(self, newest: "_SenderPosition") -> bool:
+        """Return whether the batch is older than the newest one. Within an epoch its number decides, not the clock."""
+        return self.seq < newest.seq if self.epoch == newest.epoch else self.sent_at < newest.sent_at
+
+
 class LateReports:
     """Late intervals by sender. Written on the thread that flushes batches, taken on another one."""
 
@@ -81,14 +99,14 @@ class LateReports:
             RegistryError: if the intervals cannot be read.
         """
         self._registry = registry
-        self._newest = {(one.cluster, one.sender): _sent_at(one.newest_report) for one in senders}
+        self._newest = {(one.cluster, one.sender): _SenderPosition.of(one.newest_report) for one in senders}
         self._late: dict[SenderKey, LateInterval] = {}
         self._judging: dict[SenderKey, LateInterval] = {}
         self._unsaved: set[SenderKey] = set()
         self._lock = threading.Lock()
         for one in registry.late_starts():
             who = one.cluster, one.sender
-            self._late[who] = LateInterval(one.start, max(one.start, self._newest.get(who, 0)))
+            self._late[who] = LateInterval(one.start, max(one.start, self._sent_at(who)))
 
     def note(self, batches: Sequence[AcceptedBatch]) -> None:
         """Record batches that are in the store, and save their intervals. A batch can be recorded again.
@@ -99,8 +117,10 @@ class LateReports:
         for one in batches:
             who = one.batch.cluster, one.batch.sender
             sent_at = min(one.batch.sent_at, one.received_at)  # the sender's clock can be ahead
-            newest = self._newest[who] = max(self._newest.get(who, 0), sent_at)
-            if newest - sent_at >= LATE_SECONDS * NANOS and self._extend(who, sent_at, newest):
+            position, newest = _SenderPosition(one.batch.epoch, one.batch.seq, sent_at), self._newest.get(who)
+            if newest is None or not position.is_backlog(newest):
+                self._newest[who] = position
+            elif newest.sent_at - sent_at >= LATE_SECONDS * NANOS and self._extend(who, sent_at, newest.sent_at):
                 self._unsaved.add(who)
         if self._unsaved:
             with self._lock:
@@ -119,6 +139,20 @@ class LateReports:
             self._late[who] = LateInterval(sent_at, newest)
             return True
 
+    def seconds(self) -> dict[SenderKey, float]:
+        """Return the length of the intervals that are not judged, by sender."""
+        with self._lock:
+            found = dict.fromkeys((*self._late, *self._judging), 0.0)
+            for known in (self._late, self._judging):
+                for who, one in known.items():
+                    found[who] = max(found[who], (max(one.end, self._sent_at(who)) - one.start) / NANOS)
+            return found
+
+    def _sent_at(self, who: SenderKey) -> int:
+        """Return the sending time of the newest batch of a sender, 0 if it is unknown."""
+        newest = self._newest.get(who)
+        return 0 if newest is None else newest.sent_at
+
     def _start(self, who: SenderKey) -> LateStart:
         """Return the start of a sender's intervals that are not judged."""
         own = [known[who].start for known in (self._late, self._judging) if who in known]
@@ -135,7 +169,7 @@ class LateReports:
                 one.second = second if one.second is None else one.second
             found = {who: one for who, one in self._late.items() if second - (one.second or 0.0) >= QUIET_SECONDS}
             for who, one in found.items():
-                one.end = max(one.end, self._newest.get(who, 0))
+                one.end = max(one.end, self._sent_at(who))
                 del self._late[who]
                 before = self._judging.get(who)
                 self._judging[who] = one if before is None else LateInterval(min(before.start, one.start), one.end)
@@ -227,10 +261,6 @@ class PastJudge:
     def _events(self, interval: PastInterval) -> Sequence[StoredEvent]:
         span = EventSpan(cluster=interval.cluster, machine=interval.machine, start=interval.start, end=interval.end)
         return self._store.events(EventQuery(spans=(span,), kinds=tuple(sorted(PAST_EVENTS)), limit=MAX_EVENTS))
-
-
-def _sent_at(newest: NewestReport) -> int:
-    return min(newest.sent_at, newest.received_at)
 
 
 def _overlaps(one: Finding, other: Finding) -> bool:

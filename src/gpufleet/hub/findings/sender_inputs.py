@@ -44,6 +44,7 @@ def sender_readings(
     senders: SenderColumns,
     delays: Column,
     dropped: Mapping[SenderKey, int],
+    backfilled: Mapping[SenderKey, float],
     instant: HubInstant,
     uptime_seconds: float,
 ) -> list[SenderReading]:
@@ -57,6 +58,7 @@ def sender_readings(
         senders: its senders.
         delays: result of `data_delays`.
         dropped: batches dropped in the last hour, without zeros.
+        backfilled: length of late intervals that are not judged.
         instant: state of the hub.
         uptime_seconds: time since the hub's start.
     """
@@ -72,7 +74,12 @@ def sender_readings(
         conflict = _conflicting(who, instant)
         if not is_current:
             found.append(
-                SenderReading(missing_batches=missing, shared_epoch_batches=conflict, uptime_seconds=uptime_seconds)
+                SenderReading(
+                    missing_batches=missing,
+                    backfilled_seconds=backfilled.get(who, 0.0),
+                    shared_epoch_batches=conflict,
+                    uptime_seconds=uptime_seconds,
+                )
             )
             continue
         found.append(
@@ -83,6 +90,7 @@ def sender_readings(
                 missing_batches=missing,
                 dropped_batches=None if heartbeat is None else dropped.get(who, 0),
                 oldest_queued_seconds=oldest_queued_seconds(heartbeat, tracked.newest.sent_at, unseen),
+                backfilled_seconds=backfilled.get(who, 0.0),
                 shared_epoch_batches=conflict,
                 uptime_seconds=uptime_seconds,
             )

@@ -150,7 +150,7 @@ FAULTS: dict[FaultKind, FaultRow] = {
         "the node is retired once it is late, and is not expected; live with its next batch"),
     _K.BACKFILL: FaultRow(
         _NODE, 900, "the node keeps measuring, but cannot reach its hub; later the newest batch is sent first",
-        ("node.missing", _PARTIAL),
+        ("node.missing", _PARTIAL, "sender.backfilled"),
         "as `node-off`; then live at once; missing batches arrive until none is missing, each with its own time"),
     _K.AGENT_RESTART: FaultRow(
         _NODE, 20, "the agent restarts with its spool: same epoch, the sequence numbers continue", (),
@@ -180,10 +180,10 @@ FAULTS: dict[FaultKind, FaultRow] = {
         "live; these batches stay missing, and the sender reports as many as dropped", "batches", 5, 1, 100_000, True),
     _K.DELAYED_BATCHES: FaultRow(
         _NODE, 900, "the first batches do not arrive before the end, and the agent does not report them as queued",
-        ("sender.gap",), "", "batches", 5, 1, 10_000, True),
+        ("sender.gap", "sender.backfilled"), "", "batches", 5, 1, 10_000, True),
     _K.STUCK_BATCHES: FaultRow(
         _NODE, 1800, "the first batches stay queued until the end; later ones are sent",
-        ("sender.backlog",), "", "batches", 5, 1, 10_000, True),
+        ("sender.backlog", "sender.backfilled"), "", "batches", 5, 1, 10_000, True),
     _K.CLOCK_STEP: FaultRow(
         _NODE, 600, "the node's clock is off; then it is right again",
         ("sender.clock_skew", "hub.clock_skew", _PARTIAL),
