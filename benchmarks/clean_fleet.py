@@ -1,11 +1,12 @@
 """Fleet without faults over simulated days: every finding is false.
 
-`python -m benchmarks.clean_fleet [--nodes 200] [--clusters 2] [--gpus 2] [--hours 24] [--seed 0]`
+`python -m benchmarks.clean_fleet [--nodes 200] [--clusters 2] [--gpus 2] [--hours 24] [--allocations 20] [--seed 0]`
 
 Method: simulated agents and a collector of each cluster report to a hub on a simulated clock. Receipt, log, flush,
-store (embedded), registry (SQLite), liveness and evaluation are the hub's own. HTTP, notifications and allocations are
-left out. Agents report every 30 s. The rules are evaluated every 60 s, and batches are flushed just before: a hub
-flushes every second, so that an evaluation has all of them, too.
+store (embedded), registry (SQLite), liveness and evaluation are the hub's own. HTTP and notifications are left out.
+Nodes without virtual machines are allocated as bare metal, from the third minute on. Agents report every 30 s. The
+rules are evaluated every 60 s, and batches are flushed just before: a hub flushes every second, so that an evaluation
+has all of them, too.
 
 The fleet has what a healthy fleet has, see `disturbances`: pods and jobs come and go, virtual machines are replaced,
 agents and nodes restart, guests restart, uplinks fail for a minute, batches and values are late, and clocks are off by
@@ -25,6 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gpufleet.hub.receive.ingest import EpochConflictError
+from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.finding import Finding
 from gpufleet.model.stored.findings import TransitionKind
@@ -37,6 +39,9 @@ from tests.hub.findings.evaluated_hub import EvaluatedHub
 
 INTERVAL, STEP, MINUTE_STEPS = 30.0, 2.5, 24
 HOUR = 3600
+ALLOCATED_AFTER, TENANTS = 180, 3
+"""Seconds until the machines are known and can be allocated, and the number of tenants."""
+
 MAX_SHOWN = 50
 """Maximum number of findings that are printed."""
 
@@ -193,6 +198,18 @@ class CleanFleet:
         self.restarts += 1
         self._next_restart = self.second + self._draw_restart()
 
+    async def allocate(self, count: int) -> None:
+        """Allocate the first nodes without virtual machines, each to a tenant with all its GPUs."""
+        nodes = [one for one in self.fleet.nodes() if not one.is_passthrough and not one.guests]
+        for number, node in enumerate(nodes[:count]):
+            spec = AllocationSpec(
+                kind=AllocationKind.BARE_METAL,
+                target=Target(cluster=self.fleet.cluster_id(node.cluster), machine=node.name),
+                tenant=f"tenant-{number % TENANTS}",
+                expected={"any": len(node.gpus)},
+            )
+            await self.hub.allocations.put(f"allocation-{number}", spec)
+
     def _draw_restart(self) -> float:
         return self._chance.uniform(*RESTART_HOURS) * HOUR
 
@@ -231,9 +248,12 @@ async def run(folder: Path, options: argparse.Namespace) -> int:
     spec = FleetSpec(seed=options.seed, clusters=options.clusters, nodes=nodes, gpus=options.gpus, faults=faults)
     play, began, shown = CleanFleet(folder, spec, start), time.process_time(), 0
     print(f"{nodes * options.clusters} nodes x {options.gpus} GPUs, {options.hours:g} h, {len(faults)} disturbances")
-    hour = 0
+    hour, is_allocated = 0, False
     try:
         while play.second < options.hours * HOUR:
+            if play.second >= ALLOCATED_AFTER and not is_allocated:
+                is_allocated = True
+                await play.allocate(options.allocations)
             for one in await play.pass_minute():
                 shown += 1
                 if shown <= MAX_SHOWN:
@@ -256,6 +276,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--clusters", type=int, default=2)
     parser.add_argument("--gpus", type=int, default=2, help="GPUs per node")
     parser.add_argument("--hours", type=float, default=24.0, help="simulated time")
+    parser.add_argument("--allocations", type=int, default=20, help="nodes that are allocated")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", default="", help="additional faults, as for `gpufleet simulate fleet`")
     options = parser.parse_args(arguments)
