@@ -168,6 +168,7 @@ def test_answers_equal_a_model(writes: list[tuple[list[Row], bool]], size: int) 
         else:
             add_rows(memory, unique)
     assert memory.read("a", ["m"]) is None
+    assert memory.shared_gpus(0) is None
     for unique in later:
         add_rows(memory, unique, memory.content)
     memory.content.is_loaded = True
@@ -225,6 +226,7 @@ def test_only_the_largest_cluster_is_left_to_the_store_above_the_limit() -> None
     memory.add(*many("b", 1000))
     assert memory.read("b", ["m"]) is None
     assert memory.pages("b") is None
+    assert memory.shared_gpus(0) is None
     assert memory.read("a", ["m"])
     assert memory.size < 50_000
 

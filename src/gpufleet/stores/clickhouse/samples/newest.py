@@ -311,8 +311,8 @@ class NewestSamples:
             groups: the values of all rows, in the same order.
             to: the content, if it is not the present one.
         """
-        content = self._content if to is None else to
         with self._lock:
+            content = self._content if to is None else to
             try:
                 content.add(numbers, head, groups)
                 content.bound(self._limit)
@@ -351,15 +351,15 @@ class NewestSamples:
         `since` is a place in the order of reports.
         """
         with self._lock:
-            clusters = self._content.clusters
-            if not all(map(self._content.has, (*clusters, *self._content.omitted))):
+            if not self._content.is_loaded or self._content.omitted:
                 return None
-            gpus = {cluster: one.named_gpus(since) for cluster, one in clusters.items()}
-        chosen = _shared(list(gpus.values()))
+            clusters = list(self._content.clusters.items())
+            gpus = [one.named_gpus(since) for _, one in clusters]
+        chosen = _shared(gpus)
         newest: dict[tuple[str, str, str], tuple[int, int]] = {}
         with self._lock:
-            for (cluster, (places, _, _)), rows in zip(gpus.items(), chosen, strict=True):
-                for machine, view, *times in clusters[cluster].reports(places[rows]):
+            for (cluster, samples), (places, _, _), rows in zip(clusters, gpus, chosen, strict=True):
+                for machine, view, *times in samples.reports(places[rows]):
                     gpu = view, cluster, machine
                     newest[gpu] = max(newest.get(gpu, (_NEVER, 0)), (times[0], times[1]))
         return [
