@@ -93,17 +93,28 @@ def test_gpu_that_a_message_reports_as_lost_is_lost() -> None:
     assert [event.kind for event in snapshot.events] == ["gpu_lost", "gpu_lost"]
 
 
-def test_message_about_a_gpu_of_an_earlier_output_has_its_identity() -> None:
+@pytest.mark.parametrize("later", ["message", "message and head", "message and another GPU"])
+def test_message_about_a_gpu_of_an_earlier_output_has_its_identity(later: str) -> None:
     rows = [b"0, GPU-%012d, 00000000:1B:00.0, 30" % 1, b"1, GPU-%012d, 00000000:1C:00.0, 31" % 2]
     head = b"index, uuid, pci.bus_id, temperature.gpu"
     command = b"# $ nvidia-smi --query-gpu=index,uuid,pci.bus_id,temperature.gpu --format=csv"
     bar = b"#" * 80
-    sections = {b"# idle :: a": [head, *rows], b"# load :: a": [LOST_MESSAGE.strip() % b"1C:00.0", head, rows[0]]}
+    rest = {"message": [], "message and head": [head], "message and another GPU": [head, rows[0]]}[later]
+    sections = {b"# idle :: a": [head, *rows], b"# load :: a": [LOST_MESSAGE.strip() % b"1C:00.0", *rest]}
     lines = [line for title, body in sections.items() for line in (bar, title, command, bar, *body, b"")]
     (snapshot,) = decoded(b"\n".join(lines)).snapshots
     states = {device.uuid: device.readings["gpu_state"].value for device in snapshot.devices}
     assert list(states.values()) == ["ok", "lost"]
     assert None not in states
+    assert [event.kind for event in snapshot.events] == ["gpu_lost"]
+
+
+def test_failure_that_names_a_lost_gpu_shows_it() -> None:
+    (snapshot,) = decoded(LOST_MESSAGE % b"3B:00.0").snapshots
+    (device,) = snapshot.devices
+    assert (device.pci_address, device.readings["gpu_state"].value) == ("0000:3b:00.0", "lost")
+    assert device.readings["gpu_power_watts"].absent is Reason.GPU_LOST
+    assert [event.kind for event in snapshot.events] == ["gpu_lost"]
 
 
 def test_first_row_of_a_lost_gpu_hides_no_version_and_no_name() -> None:

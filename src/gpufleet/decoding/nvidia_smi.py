@@ -27,7 +27,7 @@ from gpufleet.codecs.nvidia_smi import (
     parse_xml,
 )
 from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
-from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_devices
+from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_device, named_devices
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.values import parse_time, token
 from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
@@ -38,7 +38,6 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.readers.nvidia_smi.machine import (
@@ -51,7 +50,13 @@ from gpufleet.readers.nvidia_smi.machine import (
     reader_error,
 )
 from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, report_unread
-from gpufleet.readers.nvidia_smi.mapping.devices import GpuModes, RequestedMetrics, metrics_of_columns, metrics_of_log
+from gpufleet.readers.nvidia_smi.mapping.devices import (
+    ALL_METRICS,
+    GpuModes,
+    RequestedMetrics,
+    metrics_of_columns,
+    metrics_of_log,
+)
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES, PROCESSES
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, lost_sample, modes_by_key, with_processes
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
@@ -104,7 +109,7 @@ def decode_outputs(
     known: dict[str, View] = {}  # by PCI address, the only identity in messages
     for outputs in moments:
         records = _records(outputs)
-        if not records:
+        if not records and not named_devices(_messages(outputs)):
             continue
         local = _printed_at(outputs)
         notes |= dict.fromkeys(outputs.notes)
@@ -143,18 +148,18 @@ def _add_outputs(
     gpus, errors = identify(records)
     found = {gpu.view.pci_address: gpu.view for gpu in gpus if gpu.view.pci_address is not None}
     known |= found
-    requested = _requested_metrics(outputs)
+    requested = _requested_metrics(outputs) if records else ALL_METRICS
     if outputs.apps is not None and PROCESSES not in requested.metrics:
         gpus = with_processes(gpus, outputs.apps.rows)
         requested = RequestedMetrics(requested.metrics | {PROCESSES})
     modes = modes_by_key(gpus, {})
-    messages = [*(outputs.log.messages if outputs.log else ()), *(outputs.table.messages if outputs.table else ())]
+    messages = _messages(outputs)
     named = named_devices(messages)
     errors += messages
     heads = [outputs.log.leaves] if outputs.log is not None else []
     heads += outputs.table.rows if outputs.table is not None else ()
     count = count_of(head.get(name) for head in heads for name in ("attached_gpus", "count"))
-    if count is not None and count != len(gpus):
+    if records and count is not None and count != len(gpus):
         errors.insert(0, f"the driver counts {count} GPUs, but {len(gpus)} were decoded")
     for lane in LANES:
         samples = [
@@ -175,13 +180,19 @@ def _add_outputs(
             cuda=cuda_of(heads),
         )
         errors += [one for one in disagreements if one not in errors]
-        given = [*samples, *parts, *([own] if own is not None else [])]
+        given = [*samples, *parts, *([own] if records and own is not None else [])]
         machine.take(given, errors=errors, events=states.change_by_samples(samples))
     return errors
 
 
 def _view_of_address(address: str) -> View:
     return View(kind=ViewKind.GPU, side=Side.HOST, pci_address=address)
+
+
+def _messages(outputs: NvidiaSmiOutputs) -> list[str]:
+    """Return the messages of the driver, also those of outputs with nothing else."""
+    printed = [*(outputs.log.messages if outputs.log else ()), *(outputs.table.messages if outputs.table else ())]
+    return [*printed, *(one for one in outputs.notes if named_device(one))]
 
 
 def _records(outputs: NvidiaSmiOutputs) -> list[DeviceRecord]:
@@ -285,6 +296,7 @@ def _decode_capture(source: CapturedInput) -> DecodeResult:
                 other.append(section.arguments or "(the table)")
         except WireError as error:
             outputs.notes.append(f"nvidia-smi {section.arguments[:60]}: {error}")
+            outputs.notes += [one for one in classify_failure(0, section.body, b"").lines if named_device(one)]
     for outputs in moments.values():
         outputs.listing = listing
     first = min((at for outputs in moments.values() for at in _printed_times(outputs)), default=None)
@@ -349,11 +361,16 @@ def _decode_failure(source: CapturedInput) -> DecodeResult:
     if failure.reason is Reason.NO_DATA:  # the exit code is unknown
         failure = Failure(Reason.DRIVER_ERROR, failure.message)
     machine = SnapshotBuilder(Machine(name=source.name), source.at)
-    samples: list[Sample] = []
+    states, named = DeviceStates(NAME), named_devices(failure.lines)
     for lane in LANES:
+        lost = [
+            lost_sample(_view_of_address(address), lane, ALL_METRICS, GpuModes(), source.at, Absent(why))
+            for address, why in named.items()
+        ]
         pass_ = reader_error(failure, lane, source.at).round
-        samples += pass_.samples if pass_ is not None else ()
-    machine.take(samples, statuses=[_failed_status(lane, failure, source.at) for lane in LANES])
+        own = pass_.samples if pass_ is not None else ()
+        machine.take([*lost, *own], events=states.change_by_samples(lost))
+    machine.take([], statuses=[_failed_status(lane, failure, source.at) for lane in LANES])
     return DecodeResult(snapshots=(machine.snapshot(),), notes=(NO_TIME, failure.message))
 
 
