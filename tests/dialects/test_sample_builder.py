@@ -54,3 +54,16 @@ def test_state_is_a_fast_reading() -> None:
     builder = SampleBuilder()
     builder.add(GPU, "gpu_serial", LOST, 1)
     assert [sample.lane for sample in builder.samples("x") if "gpu_state" in sample.values] == [Lane.FAST]
+
+
+def test_lost_reading_of_a_mig_device_overrules_the_state_of_its_gpu() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPU.key)
+    for reading, expected in ((LOST, "lost"), (Absent(Reason.DRIVER_ERROR), "ok")):
+        builder = SampleBuilder()
+        builder.add(GPU, "gpu_state", "ok", 1)
+        builder.add(mig, "gpu_memory_used_bytes", reading, 1)
+        found = {sample.view: sample.values.get("gpu_state") for sample in builder.samples("x")}
+        assert found == {GPU: expected, mig: None}
+    alone = SampleBuilder()
+    alone.add(mig, "gpu_memory_used_bytes", LOST, 1)
+    assert [sample.view for sample in alone.samples("x")] == [mig]

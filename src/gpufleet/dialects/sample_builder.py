@@ -64,7 +64,8 @@ class SampleBuilder:
     def samples(self, reader: str) -> list[Sample]:
         """Return the samples; all texts of a subject have the time of the newest text."""
         for key, (state, at) in self._evidence.items():
-            self._correct_state(key, state, at)
+            if key in self._views:  # a page may have the MIG devices of a GPU without it
+                self._correct_state(key, state, at)
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -83,10 +84,16 @@ class SampleBuilder:
         ]
 
     def _note_evidence(self, key: str, view: View, metric: Metric, value: Value | Absent, at: int) -> None:
-        """Record the state of a GPU that an absent reading proves."""
-        if view.kind is not ViewKind.GPU or not isinstance(value, Absent):
+        """Record the state of a GPU that an absent reading of it, or of one of its MIG devices, proves."""
+        if not isinstance(value, Absent):
             return
-        state = STATE_OF_REASON.get(value.reason) or (ERROR if is_core_error(metric.name, value) else None)
+        state = STATE_OF_REASON.get(value.reason)
+        if view.kind is ViewKind.MIG and view.parent is not None:
+            key = view.parent
+        elif view.kind is not ViewKind.GPU:
+            return
+        elif is_core_error(metric.name, value):
+            state = state or ERROR
         if state is not None:
             known = self._evidence.get(key, (state, at))
             self._evidence[key] = worst_state((known[0], state)), max(known[1], at)
