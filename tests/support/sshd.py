@@ -120,10 +120,13 @@ class Guest:
 
     def stop(self) -> None:
         if self._process is not None:
-            for number in _tree(self._process.pid):
+            numbers = _tree(self._process.pid)
+            for number in numbers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
             self._process.wait()
+            # A process of a session has the listening socket, too, until it is gone.
+            wait_until(lambda: not any(map(_has_files, numbers)), what="the end of sshd")
             self._process = None
 
     def log(self) -> str:
@@ -143,6 +146,14 @@ class Guest:
         assert self._process.poll() is None, self.log()
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+def _has_files(number: int) -> bool:
+    """Return whether a process has open files: a zombie has none."""
+    try:
+        return any(Path(f"/proc/{number}/fd").iterdir())
+    except OSError:
+        return False
 
 
 def _tree(root: int) -> list[int]:
