@@ -98,10 +98,7 @@ def _name_at(borne: Sequence[BorneName], at: int) -> str | None:
 
 
 def _renames(known: KnownMachine) -> tuple[BorneName, ...]:
-    """Return the renames of a machine; none for a record of several names without their order."""
-    if known.renames or len(known.names) > 1:
-        return known.renames
-    return known.names or (BorneName(known.machine.name, 0),)
+    return known.renames or (BorneName(known.machine.name, 0),)
 
 
 class MatchOutcome(enum.Enum):

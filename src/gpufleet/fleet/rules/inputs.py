@@ -139,7 +139,7 @@ _DEVICE = (
     FactInput("retired_pages", "", "Retired memory pages."),
     FactInput("nvlinks_active", "", "Active NVLinks."),
     FactInput("nvlinks_of_peers", "", "Most active NVLinks of a GPU of its model on its machine."),
-    FactInput("nvlinks_day_before", "", "Its active NVLinks a day before."),
+    FactInput("nvlinks_day_before", "", "Its active NVLinks a day before; after a restart that of its open finding."),
     FactInput("fabric_unhealthy", _Y, "Its health in the NVLink fabric is bad, or its configuration is wrong."),
     FactInput("pcie_width", "", "PCIe lanes in use."),
     FactInput("pcie_width_max", "", "PCIe lanes of GPU and slot."),

@@ -6,17 +6,17 @@ not retired before its allocation ends.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
 
-from gpufleet.fleet.cluster_nodes import NodeDeletion, node_deletion, search_names
+from gpufleet.fleet.cluster_nodes import NodeDeletion, node_deletion
 from gpufleet.fleet.cluster_objects import are_in_conflict, is_synced, judged_at
 from gpufleet.hub.findings.reports import MachineColumns
-from gpufleet.hub.query.cluster_joins import nodes_by_evidence
+from gpufleet.hub.query.cluster_joins import candidate_nodes
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.machine import MachineKind
-from gpufleet.model.stored.kubernetes import ObjectKind, ObjectQuery, StoredCollector
+from gpufleet.model.stored.kubernetes import ObjectKind, StoredCollector
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.ports.clock import Clock
+from gpufleet.ports.registry import MachineRegistry
 from gpufleet.ports.store import ClusterStore
 
 AFTER_SECONDS = 3600.0
@@ -33,24 +33,12 @@ DeletionTimes = Mapping[str, int | None]
 """
 
 
-class ExpiringRegistry(Protocol):
-    """The part of the registry that the retirement of machines needs; see `ports.Registry`."""
-
-    def expire_machine(self, id: str) -> None:  # noqa: A002
-        """Retire a machine as of its newest report."""
-        ...
-
-    def revive_expired(self, id: str) -> None:  # noqa: A002
-        """Withdraw a retirement by `expire_machine`."""
-        ...
-
-
 class NodeDeletions:
     """Reads deletions, and retires the machines. Use it from one thread."""
 
     def __init__(
         self,
-        registry: ExpiringRegistry,
+        registry: MachineRegistry,
         store: ClusterStore,
         clock: Clock,
         allocated: Callable[[], Collection[str]],
@@ -102,22 +90,9 @@ class NodeDeletions:
             return {one.id: (one, None) for one in machines}
         if not is_synced(ObjectKind.NODE, collectors, now) or are_in_conflict(collectors, now):
             return {}
-        uids = {one.machine.k8s_node_uid for one in machines if one.machine.k8s_node_uid is not None}
-        names = {name for one in machines for name in search_names(one.machine)}
-        query = ObjectQuery(
-            cluster=cluster,
-            kind=ObjectKind.NODE,
-            uids=tuple(sorted(uids)),
-            names=tuple(sorted(names)),
-            since=max(0, now - int(RECENT_SECONDS * NANOS)),
-        )
-        index, at = nodes_by_evidence(self._store.cluster_objects(query)), judged_at(ObjectKind.NODE, collectors, now)
-        found = {}
-        for one in machines:
-            evidence = (one.machine.k8s_node_uid, *search_names(one.machine))
-            nodes = {node.record.uid: node for text in evidence if text for node in index.get(text, ())}
-            found[one.id] = one, node_deletion(one.machine, nodes.values(), at)
-        return found
+        at = judged_at(ObjectKind.NODE, collectors, now)
+        nodes = candidate_nodes(self._store, cluster, machines, now - int(RECENT_SECONDS * NANOS))
+        return {one.id: (one, node_deletion(one.machine, nodes[one.id], at)) for one in machines}
 
     def _apply(self, columns: MachineColumns, found: Mapping[str, tuple[MachineRecord, NodeDeletion | None]]) -> None:
         """Retire machines, and withdraw the retirement of expected ones."""

@@ -12,13 +12,13 @@ import msgspec
 from gpufleet.fleet.allocated_devices import AllocatedDevices
 from gpufleet.fleet.attribution.contract import last_error
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, current_states, unresolved_counts
-from gpufleet.fleet.cluster_nodes import match_node, pool_labels, search_names
+from gpufleet.fleet.cluster_nodes import match_node, pool_labels
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, is_current, is_present, is_synced, judged_at
 from gpufleet.fleet.facts.holders import GPU_PREFIX, GpuHolders, machine_holdings, views_of
 from gpufleet.fleet.facts.kubernetes import whole_gpus
 from gpufleet.fleet.readings import known_views
 from gpufleet.hub.query.claim_holders import ClaimHolders
-from gpufleet.hub.query.cluster_joins import nodes_by_evidence
+from gpufleet.hub.query.cluster_joins import candidate_nodes
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredResource
 from gpufleet.model.holdings import Method
@@ -220,21 +220,15 @@ class MachineScan:
 
     def _nodes(self, cluster: str, machines: Sequence[MachineRecord], at: int) -> dict[str, ScannedNode]:
         """Return the Kubernetes nodes of machines by machine id; `at` as in `judged_at`."""
-        uids = {one.machine.k8s_node_uid for one in machines if one.machine.k8s_node_uid is not None}
-        names = {name for one in machines for name in search_names(one.machine)}
-        query = ObjectQuery(
-            cluster=cluster,
-            kind=ObjectKind.NODE,
-            uids=tuple(sorted(uids)),
-            names=tuple(sorted(names)),
-            since=max(0, at - OBJECT_TTL_NS),
-        )
-        index = nodes_by_evidence([one for one in self._store.cluster_objects(query) if is_present(one, at)])
+        candidates = candidate_nodes(self._store, cluster, machines, at - OBJECT_TTL_NS)
         found = {}
         for one in machines:
-            evidence = (one.machine.k8s_node_uid, *search_names(one.machine))
-            stored = {node.record.uid: node.record for text in evidence if text for node in index.get(text, ())}
-            node = match_node(one.machine, [each for each in stored.values() if isinstance(each, ClusterNode)]).node
+            present = [
+                stored.record
+                for stored in candidates[one.id]
+                if isinstance(stored.record, ClusterNode) and is_present(stored, at)
+            ]
+            node = match_node(one.machine, present).node
             if node is not None and one.machine.kind is MachineKind.NODE:
                 found[one.id] = ScannedNode(node.region, node.zone, node.instance_type, bool(pool_labels(node)))
         return found

@@ -1,6 +1,6 @@
 """Joins of machines and holdings with the objects of their Kubernetes cluster. Blocks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.fleet.attribution.cluster_pods import complete_holding, identify_pod, node_names, pod_name, pod_uid
 from gpufleet.fleet.cluster_nodes import NodeMatch, match_node, search_names
@@ -39,28 +39,16 @@ class ClusterJoins:
         for cluster, own in by_cluster.items():
             reporters = collectors.get(cluster, ())
             at = judged_at(ObjectKind.NODE, reporters, now)
-            candidates = self._candidates(cluster, own, at - OBJECT_TTL_NS) if reporters else ((one, []) for one in own)
-            for one, stored in candidates:
+            stored = candidate_nodes(self._store, cluster, own, at - OBJECT_TTL_NS) if reporters else {}
+            for one in own:
                 present = {
                     node.record.uid: (node.record, node.known_at)
-                    for node in stored
+                    for node in stored.get(one.id, ())
                     if isinstance(node.record, ClusterNode) and is_present(node, at)
                 }
                 match = match_node(one.machine, [node for node, _ in present.values()])
                 found[one.id] = match, present[match.node.uid][1] if match.node is not None else 0
         return found
-
-    def _candidates(
-        self, cluster: str, machines: Sequence[MachineRecord], since: int
-    ) -> Iterator[tuple[MachineRecord, list[StoredObject]]]:
-        """Yield each machine with the nodes that share a UID, name, machine id or system UUID with it."""
-        uids = {one.machine.k8s_node_uid for one in machines if one.machine.k8s_node_uid is not None}
-        names = {name for one in machines for name in search_names(one.machine)}
-        index = nodes_by_evidence(self._read(cluster, ObjectKind.NODE, uids, names, since))
-        for one in machines:
-            evidence = (one.machine.k8s_node_uid, *search_names(one.machine))
-            nodes = {node.record.uid: node for text in evidence if text for node in index.get(text, ())}
-            yield one, list(nodes.values())
 
     def complete(self, holdings: Sequence[StoredHolding]) -> tuple[StoredHolding, ...]:
         """Return holdings in the same order; those of pods with what the cluster knows about them."""
@@ -78,7 +66,7 @@ class ClusterJoins:
         now = self._clock.now_ns()
         collectors = self._store.collectors([cluster]).get(cluster, ())
         uids = {uid for one in holdings if (uid := pod_uid(one.holding.holder)) is not None}
-        stored = self._read(cluster, ObjectKind.POD, uids, ())
+        stored = _read(self._store, cluster, ObjectKind.POD, uids, ())
         pods = {one.record.uid: one.record for one in stored if isinstance(one.record, ClusterPod)}
         # A node name is no identity while two Kubernetes clusters report as one.
         by_name = {} if are_in_conflict(collectors, now) else self._named(cluster, holdings)
@@ -97,7 +85,7 @@ class ClusterJoins:
             if pod is not None and not is_elsewhere:
                 of_holding[id(one)] = pod
         machines = {pod.vmi for pod in of_holding.values() if pod.vmi}
-        read = self._read(cluster, ObjectKind.VMI, machines, ())
+        read = _read(self._store, cluster, ObjectKind.VMI, machines, ())
         vmis = {one.record.uid: one.record for one in read if isinstance(one.record, ClusterVmi)}
         return {
             id(one): complete_holding(one, pod, vmis.get(pod.vmi))
@@ -111,7 +99,7 @@ class ClusterJoins:
         if not names or len(names) > MAX_NAMED:
             return {}
         by_name: dict[str, list[StoredObject]] = {}
-        for stored in self._read(cluster, ObjectKind.POD, (), names):
+        for stored in _read(self._store, cluster, ObjectKind.POD, (), names):
             if isinstance(stored.record, ClusterPod):
                 by_name.setdefault(f"{stored.record.namespace}/{stored.record.name}", []).append(stored)
         return by_name
@@ -122,35 +110,53 @@ class ClusterJoins:
         """Return the names of the nodes that had a holding, by the identity of the given record."""
         if not holdings:
             return {}
-        machines = self._lookup.with_ids(cluster, {one.machine for one in holdings})
-        nodes = {machine.id: (machine, found) for machine, found in self._candidates(cluster, machines, 0)}
-        names = {}
-        for one in holdings:
-            if one.machine in nodes:
-                machine, found = nodes[one.machine]
-                names[id(one)] = node_names(one, machine.machine, found, now=now, at=at)
-        return names
-
-    def _read(
-        self, cluster: str, kind: ObjectKind, uids: Iterable[str], names: Iterable[str], since: int = 0
-    ) -> list[StoredObject]:
-        """Return the objects with one of the UIDs or names, each once."""
-        requested = [("uids", uid) for uid in sorted(set(uids))] + [("names", name) for name in sorted(set(names))]
-        found: dict[str, StoredObject] = {}
-        for at in range(0, len(requested), CHUNK):
-            chunk = requested[at : at + CHUNK]
-            query = ObjectQuery(
-                cluster=cluster,
-                kind=kind,
-                uids=tuple([text for field, text in chunk if field == "uids"]),
-                names=tuple([text for field, text in chunk if field == "names"]),
-                since=max(0, since),
-            )
-            found.update({one.record.uid: one for one in self._store.cluster_objects(query)})
-        return list(found.values())
+        machines = {one.id: one for one in self._lookup.with_ids(cluster, {one.machine for one in holdings})}
+        nodes = candidate_nodes(self._store, cluster, list(machines.values()), 0)
+        return {
+            id(one): node_names(one, machines[one.machine].machine, nodes[one.machine], now=now, at=at)
+            for one in holdings
+            if one.machine in machines
+        }
 
 
-def nodes_by_evidence(nodes: Iterable[StoredObject]) -> Mapping[str, Sequence[StoredObject]]:
+def candidate_nodes(
+    store: ClusterStore, cluster: str, machines: Sequence[MachineRecord], since: int
+) -> dict[str, list[StoredObject]]:
+    """Return machine id to the Kubernetes nodes that share a UID, name, machine id or system UUID with it.
+
+    Nodes that ended before `since` are left out, nanoseconds since 1970.
+    """
+    uids = {one.machine.k8s_node_uid for one in machines if one.machine.k8s_node_uid is not None}
+    names = {name for one in machines for name in search_names(one.machine)}
+    index = _nodes_by_evidence(_read(store, cluster, ObjectKind.NODE, uids, names, since))
+    found = {}
+    for one in machines:
+        evidence = (one.machine.k8s_node_uid, *search_names(one.machine))
+        nodes = {node.record.uid: node for text in evidence if text for node in index.get(text, ())}
+        found[one.id] = list(nodes.values())
+    return found
+
+
+def _read(
+    store: ClusterStore, cluster: str, kind: ObjectKind, uids: Iterable[str], names: Iterable[str], since: int = 0
+) -> list[StoredObject]:
+    """Return the objects with one of the UIDs or names, each once."""
+    requested = [("uids", uid) for uid in sorted(set(uids))] + [("names", name) for name in sorted(set(names))]
+    found: dict[str, StoredObject] = {}
+    for at in range(0, len(requested), CHUNK):
+        chunk = requested[at : at + CHUNK]
+        query = ObjectQuery(
+            cluster=cluster,
+            kind=kind,
+            uids=tuple([text for field, text in chunk if field == "uids"]),
+            names=tuple([text for field, text in chunk if field == "names"]),
+            since=max(0, since),
+        )
+        found.update({one.record.uid: one for one in store.cluster_objects(query)})
+    return list(found.values())
+
+
+def _nodes_by_evidence(nodes: Iterable[StoredObject]) -> Mapping[str, Sequence[StoredObject]]:
     """Return UID, name, machine id and system UUID to the nodes that have it."""
     found: dict[str, list[StoredObject]] = {}
     for stored in nodes:
