@@ -199,7 +199,9 @@ def test_query_during_a_load_by_another_thread_is_answered_as_starting(
     assert embedded.known_gpus()[cluster].nvml == 2
 
 
-def test_gpu_with_a_recent_value_counts_as_reporting(store: ClickHouseStore, cluster: str) -> None:
+def test_gpu_with_a_recent_value_counts_as_reporting(embedded: ClickHouseStore, cluster: str) -> None:
+    """A store that keeps nothing in memory loses the number as soon as a merge replaces its row."""
+    store = embedded
     for at, has_value in ((T0, True), (T0 + 10 * NANOS, False)):
         samples = [sample(VIEWS[1], at=at, has_value=has_value)]
         write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))

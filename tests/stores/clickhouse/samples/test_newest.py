@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.model.catalogue import CATALOGUE, Storage, ValueType
-from gpufleet.stores.clickhouse.samples import newest
+from gpufleet.stores.clickhouse.samples.cluster_samples import COPIED
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
-from gpufleet.stores.clickhouse.samples.newest import NewestContent, NewestSamples, ValueGroup
+from gpufleet.stores.clickhouse.samples.newest import NewestContent, NewestSamples
+from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup, value_of
 from gpufleet.stores.clickhouse.schema.columns import Columns, IndexedColumn, NumericArray
 
 POWER, MEMORY, STATE = (
@@ -86,9 +87,7 @@ class Model:
 def values_of(row: Row) -> dict[str, Any]:
     metrics = SHAPES[row[8]]
     return {
-        metric.name: newest.value_of(metric, cell)
-        for metric, cell in zip(metrics, row[9], strict=False)
-        if cell is not None
+        metric.name: value_of(metric, cell) for metric, cell in zip(metrics, row[9], strict=False) if cell is not None
     }
 
 
@@ -259,7 +258,7 @@ def test_gpu_with_40_values_takes_about_half_a_kibibyte() -> None:
             "machine": dictionary_column(f"{number // 8:032x}" for number in numbers.tolist()),
             "view": IndexedColumn(keys, np.arange(count)),
             **{name: dictionary_column([name] * count) for name in ("reader", "lane", "provenance")},
-            **{name: np.zeros(count, kind) for name, kind in newest.COPIED.items()},
+            **{name: np.zeros(count, kind) for name, kind in COPIED.items()},
         }
         columns = [np.ones(count) for _ in range(40)]
         memory.add(numbers, head, [ValueGroup(tuple(one.id for one in metrics[:40]), columns, count)])

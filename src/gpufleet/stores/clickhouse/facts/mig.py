@@ -9,7 +9,7 @@ from gpufleet.model.view import ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.facts.projections import SetProjection, read_texts
 from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS
-from gpufleet.stores.clickhouse.samples.newest import NewestPage
+from gpufleet.stores.clickhouse.samples.newest_rows import NewestPage
 from gpufleet.stores.clickhouse.samples.pages import MachineRange
 
 MIG_KEY_PREFIX = f"{ViewKind.MIG}/"

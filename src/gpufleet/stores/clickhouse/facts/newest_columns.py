@@ -19,7 +19,8 @@ from gpufleet.stores.clickhouse.facts.labelled import LabelledValues
 from gpufleet.stores.clickhouse.facts.mig import MIG_KEY_PREFIX, MIG_PROFILE, fetch_mig_layouts
 from gpufleet.stores.clickhouse.facts.projections import ProjectionCache, read_reasons, read_texts
 from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX
-from gpufleet.stores.clickhouse.samples.newest import NewestPage, NewestPages
+from gpufleet.stores.clickhouse.samples.newest import NewestPages
+from gpufleet.stores.clickhouse.samples.newest_rows import NewestPage
 from gpufleet.stores.clickhouse.samples.pages import (
     PAGE_ROWS,
     MachineRange,

@@ -18,7 +18,7 @@ from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
-from gpufleet.stores.clickhouse.samples.newest import ValueGroup
+from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup
 from gpufleet.stores.clickhouse.schema.columns import (
     NO_NUMBER,
     Columns,

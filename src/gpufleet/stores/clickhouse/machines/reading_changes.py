@@ -8,7 +8,7 @@ from gpufleet.model.reading import Value
 from gpufleet.model.stored.readings import ReadingChangeQuery, StoredReadingChange
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
-from gpufleet.stores.clickhouse.samples.newest import value_of
+from gpufleet.stores.clickhouse.samples.newest_rows import value_of
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET
 
 _WINDOW = "OVER (ORDER BY at ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"

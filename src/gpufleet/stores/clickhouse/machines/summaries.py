@@ -29,14 +29,13 @@ from gpufleet.stores.clickhouse.samples.cache import (
 )
 from gpufleet.stores.clickhouse.samples.latest import fetch_newest_rows
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
+from gpufleet.stores.clickhouse.samples.pages import fetch_clusters
 from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericArray
 
 _ROWS_AT_ONCE = 65_536
 """Rows per chunk of decoded texts: a million rows would take 200 MiB."""
 
 _STATE_ONLY = frozenset({STATE.name})
-
-_CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
 
 _GPUS = f"""
 SELECT machine, view, maxIf(toUnixTimestamp64Nano(known_at), reader != '{PCI_READER}') AS at,
@@ -104,7 +103,7 @@ def fetch_numa_nodes(
 
 def load_gpu_counts(handle: Handle, counts: GpuCounts) -> None:
     """Add the GPUs of the whole store to counts, without memory of its newest samples."""
-    for (cluster,) in handle.query(_CLUSTERS).result_rows:  # a single query would take a kilobyte per GPU
+    for cluster in fetch_clusters(handle):  # a single query would take a kilobyte per GPU
         for rows in _chunks(handle, _GPUS, {"cluster": cluster}):
             clusters = DictionaryColumn([cluster], np.zeros(rows.num_rows, np.int64))
             at, value_at, seen_at, state = (_numbers(rows, name) for name in ("at", "value_at", "seen_at", "state"))

@@ -14,7 +14,7 @@ from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, DimBlock, MetricListCache, SampleBlock, WireBatch
 from gpufleet.model.wire.matrix import LISTED, as_matrix, join_matrices
 from gpufleet.stores.clickhouse.samples.keys import PlacedBlock, RowKeys, repeat_per_row, report_order, row_counts
-from gpufleet.stores.clickhouse.samples.newest import ValueGroup
+from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup
 from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers, numbered
 from gpufleet.stores.clickhouse.schema.columns import (
     AnyColumn,

@@ -15,7 +15,7 @@ from gpufleet.stores.clickhouse.machines.declarations import DeclaredRows
 from gpufleet.stores.clickhouse.machines.processes import ProcessRows
 from gpufleet.stores.clickhouse.machines.rows import PartRows
 from gpufleet.stores.clickhouse.samples.blocks import DimRows, SampleRows, info_rows
-from gpufleet.stores.clickhouse.samples.newest import ValueGroup
+from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup
 from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers
 from gpufleet.stores.clickhouse.schema.columns import Columns, RowBuffer, row_count
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, absence_set_id

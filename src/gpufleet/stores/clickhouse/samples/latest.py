@@ -20,7 +20,8 @@ from gpufleet.stores.clickhouse.samples.cache import (
     fetch_newest,
     subject_slices,
 )
-from gpufleet.stores.clickhouse.samples.newest import ROW_COLUMNS, NewestRow, NewestSamples, value_of
+from gpufleet.stores.clickhouse.samples.newest import NewestSamples
+from gpufleet.stores.clickhouse.samples.newest_rows import ROW_COLUMNS, NewestRow, value_of
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, fetch_absences
 
 SampleKey = tuple[str, str, str, str, int]

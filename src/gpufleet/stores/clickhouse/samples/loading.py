@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.samples.newest import ValueGroup
+from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup
 from gpufleet.stores.clickhouse.samples.pages import (
     PAGE_ROWS,
     MachineRange,
+    fetch_clusters,
     fetch_machine_ranges,
     lists_of,
     numbers_of,
@@ -23,8 +24,6 @@ from gpufleet.stores.clickhouse.schema.columns import (
     IndexedColumn,
     NumericArray,
 )
-
-_CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
 
 _ROWS = f"""
 SELECT machine, view, reader, lane, provenance, toUnixTimestamp64Nano(known_at) AS known_ns,
@@ -47,7 +46,7 @@ LoadedRows = tuple[Columns, list[ValueGroup]]
 
 def fetch_newest_pages(handle: Handle, page_rows: int = PAGE_ROWS) -> Iterator[LoadedRows]:
     """Yield all rows of `latest`, page by page."""
-    for (cluster,) in handle.query(_CLUSTERS).result_rows:
+    for cluster in fetch_clusters(handle):
         for machines in fetch_machine_ranges(handle, cluster, page_rows):
             rows = machines.query(handle, _ROWS)
             if rows.num_rows:

@@ -12,6 +12,8 @@ from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericA
 PAGE_ROWS = 65_536
 """Maximum rows of `latest` per page, unless a single machine has more: about 40 MB with 40 values per row."""
 
+_CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
+
 _MACHINES = """
 SELECT machine, count() AS found FROM latest WHERE cluster = {cluster:String} GROUP BY machine ORDER BY machine
 """
@@ -38,6 +40,11 @@ class MachineRange(msgspec.Struct, frozen=True):
         """Run a query with `CONDITION`, and return an Arrow table."""
         bound = {"cluster": self.cluster, "first": self.first, "last": self.last, **parameters}
         return handle.query_arrow(f"{statement} {_SETTINGS}", parameters=bound)
+
+
+def fetch_clusters(handle: Handle) -> list[str]:
+    """Return the clusters with rows in `latest`."""
+    return [row[0] for row in handle.query(_CLUSTERS).result_rows]
 
 
 def fetch_machine_ranges(handle: Handle, cluster: str, size: int) -> Iterator[MachineRange]:

@@ -19,7 +19,7 @@ from gpufleet.stores.clickhouse.samples import xids
 from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
 from gpufleet.stores.clickhouse.samples.gaps import StepGrid, fetch_gap_reasons
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
-from gpufleet.stores.clickhouse.samples.newest import value_of
+from gpufleet.stores.clickhouse.samples.newest_rows import value_of
 from gpufleet.stores.clickhouse.schema.sets import AbsenceSets
 
 MAX_POINTS = 11_000
