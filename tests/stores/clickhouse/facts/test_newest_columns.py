@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpufleet.fleet.facts.metrics import FABRIC_FAULTS, FABRIC_MANAGER, FACT_METRICS
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Storage, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Lane, Storage
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.readings import NewestColumns, split_labelled
@@ -31,6 +31,7 @@ from tests.fakes import facts
 from tests.fakes.store import MemoryStore
 from tests.support.accepted import accept
 from tests.support.latest import write_deferred_rows
+from tests.support.metric_values import ABSENT, value_of
 from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
@@ -46,31 +47,18 @@ MIG = (
     View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-3", parent=GPUS[1].key),
 )
 VIEWS = (None, *GPUS, *MIG, View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="VGPU-1"))
-TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
-ABSENT = st.builds(Absent, st.sampled_from(Reason), TEXT)
+TEXTS = st.sampled_from(("", "a", "b", "ü\0'"))
 
 Row = dict[str, object]
 
 
-def value_of(metric: Metric) -> st.SearchStrategy[Value | Absent]:
-    match metric.type:
-        case ValueType.ENUM:
-            return st.sampled_from(metric.states) | ABSENT
-        case ValueType.TEXT:
-            return st.sampled_from(("", "a", "b", "ü\0'")) | ABSENT
-        case ValueType.FLOAT:
-            return st.floats(allow_nan=False) | ABSENT
-        case ValueType.INT:
-            return st.integers(0, 2**64 - 1) | ABSENT
-
-
 NAMES = sorted({split_labelled(name)[0] for name in FACT_METRICS})
-PLAIN = {name: value_of(CATALOGUE[name]) for name in NAMES if CATALOGUE[name].storage is not Storage.DIM}
-OTHERS = {name: value_of(CATALOGUE[name]) for name in ("gpu_bar1_used_bytes", "gpu_serial")}
+PLAIN = {name: value_of(CATALOGUE[name], TEXTS) for name in NAMES if CATALOGUE[name].storage is not Storage.DIM}
+OTHERS = {name: value_of(CATALOGUE[name], TEXTS) for name in ("gpu_bar1_used_bytes", "gpu_serial")}
 MIG_PROFILES = {"mig_profile": st.sampled_from(("1g.10gb", "3g.40gb")) | ABSENT}
 VALUES: dict[str, st.SearchStrategy[Value | Absent]] = {**PLAIN, **OTHERS, **MIG_PROFILES}
 DIMS = [
-    st.builds(DimValue, st.just(metric), st.just(labels), value_of(CATALOGUE[metric]))
+    st.builds(DimValue, st.just(metric), st.just(labels), value_of(CATALOGUE[metric], TEXTS))
     for metric, labels in [*map(split_labelled, FACT_METRICS), ("host_service_state", ("other",))]
     if labels
 ]

@@ -7,10 +7,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode
-from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import DimValue, Provenance, Sample, Value
+from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -19,31 +18,18 @@ from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.samples.deferred import recover_latest
 from gpufleet.stores.clickhouse.schema.tables import LATEST
 from tests.support.latest import write_deferred_rows
+from tests.support.metric_values import TEXT, value_of
 from tests.support.profiles import examples
 
 pytestmark = pytest.mark.costly
 
 T0 = 1_700_000_000_000_000_000
-TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 VIEWS = (
     None,
     View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0),
     View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1c:00.0"),
     View(kind=ViewKind.MIG, side=Side.HOST, instance="1/0", parent="gpu/GPU-1"),
 )
-ABSENT = st.builds(Absent, st.sampled_from(Reason), TEXT)
-
-
-def value_of(metric: Metric) -> st.SearchStrategy[Value | Absent]:
-    match metric.type:
-        case ValueType.ENUM:
-            return st.sampled_from(metric.states) | ABSENT
-        case ValueType.TEXT:
-            return TEXT | ABSENT
-        case ValueType.FLOAT:
-            return st.floats(allow_nan=False, allow_infinity=False) | ABSENT
-        case ValueType.INT:
-            return st.integers(0, 2**64 - 1) | ABSENT
 
 
 def dim_values(metric: Metric) -> st.SearchStrategy[DimValue]:
