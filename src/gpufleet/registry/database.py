@@ -166,6 +166,15 @@ def _begin(connection: sa.Connection) -> None:
 
 Row = tuple[str | int | bytes | None, ...]
 
+_ROWS_PER_FETCH = 10_000
+
+
+def read_rows(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yield all rows of a table, in any order, with values in the order of its columns."""
+    result = connection.execution_options(yield_per=_ROWS_PER_FETCH).execute(sa.select(table))
+    for rows in result.partitions():
+        yield from map(tuple, rows)
+
 
 def upsert(connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
     """Insert rows, or update the rows with the same primary key.

@@ -1,5 +1,7 @@
 """Machines in the tables of the registry, and their database statements."""
 
+import operator
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -8,7 +10,7 @@ import sqlalchemy as sa
 from gpufleet.fleet.identity import EVIDENCE, KnownMachine
 from gpufleet.model.machine import Machine
 from gpufleet.registry import tables
-from gpufleet.registry.database import Row, execute_rows, upsert
+from gpufleet.registry.database import Row, execute_rows, read_rows, upsert
 
 _COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
 
@@ -74,10 +76,12 @@ class MachineRow(msgspec.Struct):
 
 def load_machines(connection: sa.Connection) -> Iterator[MachineRow]:
     """Yield every saved machine."""
-    for row in connection.execute(sa.select(tables.MACHINES)):
-        known = msgspec.msgpack.decode(row.known, type=KnownMachine)
-        known = msgspec.structs.replace(known, last_seen=max(known.last_seen, row.last_seen))
-        yield MachineRow(row.cluster, row.sender, known, row.first_seen, known.machine, row.retired_at)
+    decode = msgspec.msgpack.Decoder(KnownMachine).decode
+    for _, cluster, sender, saved, first_seen, last_seen, retired_at in read_rows(connection, tables.MACHINES):
+        known = decode(saved)
+        if last_seen > known.last_seen:
+            known = msgspec.structs.replace(known, last_seen=last_seen)
+        yield MachineRow(sys.intern(cluster), sender, known, first_seen, known.machine, retired_at)
 
 
 def save_machines(connection: sa.Connection, rows: list[MachineRow]) -> None:
@@ -116,8 +120,11 @@ def count_machines(connection: sa.Connection) -> dict[str, int]:
 
 def evidence_keys(row: MachineRow) -> list[tuple[str, str, str]]:
     """Return cluster, field and value of each evidence of a machine."""
-    pairs = ((field, getattr(row.known.machine, field)) for field in EVIDENCE)
-    return [(row.cluster, field, value) for field, value in pairs if value]
+    values = zip(EVIDENCE, _evidence_of(row.known.machine), strict=True)
+    return [(row.cluster, field, value) for field, value in values if value]
+
+
+_evidence_of = operator.attrgetter(*EVIDENCE)
 
 
 def _values(row: MachineRow) -> Row:

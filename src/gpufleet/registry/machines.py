@@ -5,7 +5,7 @@ import bisect
 import secrets
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 import sqlalchemy as sa
@@ -78,7 +78,7 @@ class MachineCache:
         self._rows: dict[str, MachineRow] = {}
         self._by_cluster: dict[str, dict[str, MachineRow]] = {}
         self._plain: dict[str, PlainMachines] = {}  # by cluster
-        self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
+        self._by_evidence: dict[tuple[str, str, str], tuple[str, ...]] = {}  # a set would take 200 bytes
         self._by_report: dict[tuple[str, str, Machine], str] = {}
         self._conflicts = ConflictLog()
         self._changed: dict[str, None] = {}
@@ -90,10 +90,11 @@ class MachineCache:
 
     def load(self, connection: sa.Connection) -> None:
         """Load all machines and conflicts."""
-        for row in load_machines(connection):
-            self._store(row)
         self._conflicts.load(connection)
-        self._changed.clear()
+        rows = list(load_machines(connection))
+        for row in rows:
+            self._add(row)
+        self._in_order.add_all(map(_order, rows))
 
     @property
     def max_machines(self) -> int:
@@ -456,30 +457,41 @@ class MachineCache:
         raise RegistryError("found no unused machine id in 8 attempts: check the random source of this host")
 
     def _store(self, row: MachineRow) -> None:
-        id = row.known.id  # noqa: A001
-        before = self._rows.get(id)
-        if before is None:
-            self._in_order.add(*_order(row))
-        else:
-            if before.known.machine.name != row.known.machine.name:
+        """Store a new or changed machine."""
+        before = self._rows.get(row.known.id)
+        if before is None or _order(before) != _order(row):
+            if before is not None:
                 self._in_order.remove(*_order(before))
-                self._in_order.add(*_order(row))
-        keys = evidence_keys(row)
-        for key in keys:
-            self._by_evidence.setdefault(key, set()).add(id)
+            self._in_order.add(*_order(row))
+        keys = self._add(row)
         if before is not None:  # only now: `knows` may run meanwhile
-            for key in evidence_keys(before):
-                if key not in keys:
-                    self._by_evidence[key].discard(id)
-                    if not self._by_evidence[key]:
-                        del self._by_evidence[key]
-        if before is not None and _report(before) != _report(row):
-            self._by_report.pop(_report(before), None)
-        self._rows[id] = self._by_cluster.setdefault(row.cluster, {})[id] = row
+            for key in set(evidence_keys(before)).difference(keys):
+                self._remove_evidence(key, row.known.id)
+            if _report(before) != _report(row):
+                self._by_report.pop(_report(before), None)
+        self._changed[row.known.id] = None
+
+    def _add(self, row: MachineRow) -> list[tuple[str, str, str]]:
+        """Add a row to all indexes but that of the order, and return its evidence."""
+        id_, keys = row.known.id, evidence_keys(row)
+        for key in keys:
+            ids = self._by_evidence.get(key)
+            if ids is None:
+                self._by_evidence[key] = (id_,)
+            elif id_ not in ids:
+                self._by_evidence[key] = (*ids, id_)
+        self._rows[id_] = self._by_cluster.setdefault(row.cluster, {})[id_] = row
         if row.retired_at is not None:
-            self._retired.add(id)
+            self._retired.add(id_)
         self._recount(row)
-        self._changed[id] = None
+        return keys
+
+    def _remove_evidence(self, key: tuple[str, str, str], id: str) -> None:  # noqa: A002
+        left = tuple([one for one in self._by_evidence[key] if one != id])
+        if left:
+            self._by_evidence[key] = left
+        else:
+            del self._by_evidence[key]
 
     def _record(self, row: MachineRow) -> MachineRecord:
         return MachineRecord(
@@ -513,6 +525,13 @@ class MachineOrder:
     def add(self, cluster: str, name: str, id: str) -> None:  # noqa: A002 - the term of the domain
         """Insert a machine."""
         bisect.insort(self._clusters.setdefault(cluster, []), (name, id))
+
+    def add_all(self, places: Iterable[tuple[str, str, str]]) -> None:
+        """Insert machines by cluster, name and id."""
+        for cluster, name, id_ in places:
+            self._clusters.setdefault(cluster, []).append((name, id_))
+        for machines in self._clusters.values():
+            machines.sort()
 
     def remove(self, cluster: str, name: str, id: str) -> None:  # noqa: A002
         """Remove a machine that was added with this name."""

@@ -28,7 +28,7 @@ from gpufleet.model.stored.ledger import (
     SequenceState,
 )
 from gpufleet.registry import allocations, clusters, migrations, tables
-from gpufleet.registry.database import Database, upsert
+from gpufleet.registry.database import Database, read_rows, upsert
 from gpufleet.registry.machines import MAX_MACHINES_PER_CLUSTER, MachineCache
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -265,22 +265,20 @@ class SqlRegistry:
 
     def sequences(self) -> dict[SequenceKey, SequenceState]:
         """Return the flushed sequence numbers of every sender epoch."""
+        decode = msgspec.msgpack.Decoder(SequenceState).decode
         with self._database.reading() as connection:
             return {
-                SequenceKey(row.cluster, row.sender, row.epoch): msgspec.msgpack.decode(row.state, type=SequenceState)
-                for row in connection.execute(sa.select(tables.SEQUENCES))
+                SequenceKey(cluster, sender, epoch): decode(state)
+                for cluster, sender, epoch, state in read_rows(connection, tables.SEQUENCES)
             }
 
     def senders(self) -> tuple[SenderState, ...]:
         """Return the newest report of every sender."""
+        decode = msgspec.msgpack.Decoder(NewestReport).decode
         with self._database.reading() as connection:
             return tuple(
-                SenderState(
-                    cluster=row.cluster,
-                    sender=row.sender,
-                    newest_report=msgspec.msgpack.decode(row.newest_report, type=NewestReport),
-                )
-                for row in connection.execute(sa.select(tables.SENDERS).order_by("cluster", "sender"))
+                SenderState(cluster=cluster, sender=sender, newest_report=decode(newest))
+                for cluster, sender, newest in read_rows(connection, tables.SENDERS)
             )
 
     def begin_flush(self, intent: FlushIntent) -> None:

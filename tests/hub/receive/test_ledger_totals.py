@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.hub.receive.ledger import Ledger, SequenceRun, key_of
-from gpufleet.hub.receive.sequences import Intervals
+from gpufleet.hub.receive.sequences import Intervals, is_within, missing_of
 from gpufleet.model.stored.ledger import SequenceKey, SequenceState
 from tests.hub.liveness.test_tally import SenderCase, batch_of
 
@@ -49,6 +49,28 @@ def test_missing_counters_equal_a_full_count(reports: list[tuple[str, str, str, 
             for epoch, _, known in ledger.runs_of(cluster, sender):
                 gone = missing(SequenceKey(cluster, sender, epoch), dict(runs))
                 assert {one for first, last in known.gaps(99) for one in range(first, last + 1)} == gone
+
+
+@given(REPORTS)
+def test_restored_ledger_has_the_same_totals(reports: list[tuple[str, str, str, int]]) -> None:
+    ledger = Ledger({})
+    for cluster, sender, epoch, seq in reports:
+        batch = batch_of(sender, NO_HEARTBEAT, 1)
+        batch.cluster, batch.epoch, batch.seq = cluster, epoch, seq
+        ledger.hold(key_of(batch), batch, 7, 1)
+    restored = Ledger({key: ledger.run(key).held for key, _ in ledger.runs()})
+    assert restored.missing_by_sender() == ledger.missing_by_sender()
+    assert +Counter(restored.missing_by_cluster()) == +Counter(ledger.missing_by_cluster())
+    assert dict(restored.runs()).keys() == dict(ledger.runs()).keys()
+    for cluster, sender, epoch, seq in reports:
+        assert restored.holds(SequenceKey(cluster, sender, epoch), seq)
+
+
+@given(st.sets(st.integers(1, 30)), st.integers(0, 31))
+def test_merged_ranges_have_the_numbers_of_their_set(numbers: set[int], number: int) -> None:
+    ranges = Intervals((one, one) for one in numbers).ranges
+    assert is_within(ranges, number) == (number in numbers)
+    assert missing_of(ranges) == len(set(range(1, max(numbers, default=0) + 1)) - numbers)
 
 
 def test_moved_spool_lacks_only_batches_no_cluster_received() -> None:

@@ -26,12 +26,12 @@ from gpufleet.hub.flush.screening import SuspectColumns, screen
 from gpufleet.hub.liveness.senders import is_newer, next_report
 from gpufleet.hub.receive.counters import Counters, count_bounded
 from gpufleet.hub.receive.decode_cache import DecodedBatchCache
-from gpufleet.hub.receive.ledger import STEP_NS, Ledger, SequenceRun, key_of
+from gpufleet.hub.receive.ledger import STEP_NS, SequenceRun, key_of
 from gpufleet.hub.receive.log import WalRecord
-from gpufleet.hub.receive.sequences import digest_of
+from gpufleet.hub.receive.sequences import digest_of, is_within
 from gpufleet.model.catalogue import KUBERNETES_REPORTED
 from gpufleet.model.errors import RegistryError, UnstorableError
-from gpufleet.model.stored.ledger import FlushIntent, NewestReport, SenderState, SequenceKey, SequenceState
+from gpufleet.model.stored.ledger import FlushIntent, NewestReport, Ranges, SenderState, SequenceKey, SequenceState
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import WireBatch
 from gpufleet.ports.registry import LedgerRegistry
@@ -91,7 +91,7 @@ class FlushItem(msgspec.Struct, frozen=True):
 
 
 class FlushedState(msgspec.Struct, frozen=True):
-    """Flushed part of each sender: sequence numbers and the newest report. Loading 125,000 senders takes 3 s."""
+    """Flushed part of each sender: sequence numbers and the newest report."""
 
     sequences: Mapping[SequenceKey, SequenceState]
     senders: Sequence[SenderState]
@@ -143,7 +143,7 @@ class StoreWriter:
         self._registry = registry
         self._quarantine = quarantine
         self._counters = counters
-        self._flushed = Ledger(flushed.sequences)
+        self._flushed = dict(flushed.sequences)
         self._senders = {(one.cluster, one.sender): one.newest_report for one in flushed.senders}
         self._intent = registry.pending_flush(wal)
         self._tried = max(self._intent.records) if self._intent else 0  # highest record ever passed to the store
@@ -215,7 +215,7 @@ class StoreWriter:
                 done.append(record.seq)
                 continue
             key = key_of(batch)
-            if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
+            if is_within(self._ranges(key), batch.seq) or (key, batch.seq) in seen:
                 done.append(record.seq)  # twice in the log, or written just before a crash
                 continue
             batches.append(_DecodedRecord(record, digest, key, batch))
@@ -230,7 +230,7 @@ class StoreWriter:
         a target that does not respond, it is at most the time of its last response.
         """
         if key not in self._matched:
-            self._matched[key] = max((end for _, end in self._flushed.ranges(key)), default=0)
+            self._matched[key] = max((end for _, end in self._ranges(key)), default=0)
         highest = self._matched[key]
         self._matched[key] = max(highest, batch.seq)
         at = record.received_at if batch.seq > highest else min(record.received_at, batch.sent_at)
@@ -335,17 +335,22 @@ class StoreWriter:
         self._tried = max(self._tried, items[-1].record.seq)
         self._store.write(ordered, token, is_retry=is_retry)
         self._written(ordered)
+        sequences = {key: run.held for key, run in runs.items()}
         self._registry.finish_flush(
             intent,
-            {key: run.held for key, run in runs.items()},
+            sequences,
             [SenderState(cluster=who[0], sender=who[1], newest_report=newest) for who, newest in reports.items()],
             has_rest=has_rest,
         )
-        for key, run in runs.items():
-            self._flushed.replace(key, run)
+        self._flushed.update(sequences)
         self._senders.update(reports)
         self._counters.flushed_batches += len(items)
         self._counters.flushed_rows += sum(item.rows for item in items)
+
+    def _ranges(self, key: SequenceKey) -> Ranges:
+        """Return the flushed numbers of a run."""
+        state = self._flushed.get(key)
+        return () if state is None else state.ranges
 
     def _place_in_order(
         self, item: FlushItem, runs: dict[SequenceKey, SequenceRun], reports: dict[tuple[str, str], NewestReport]
@@ -354,7 +359,7 @@ class StoreWriter:
         batch, received_at = item.accepted.batch, item.record.received_at
         run = runs.get(item.key)
         if run is None:
-            run = runs[item.key] = self._flushed.run(item.key)
+            run = runs[item.key] = SequenceRun(self._flushed.get(item.key))
         who = (batch.cluster, batch.sender)
         before = reports.get(who) or self._senders.get(who)
         is_new = is_newer(before, batch, known_epoch=len(run.numbers) > 0)

@@ -16,7 +16,7 @@ from typing import Self
 import msgspec
 
 from gpufleet.hub.receive.limits import SenderQuota
-from gpufleet.hub.receive.sequences import BodyDigests, Intervals
+from gpufleet.hub.receive.sequences import BodyDigests, Intervals, missing_of
 from gpufleet.model.stored.ledger import ProcessSpan, Ranges, SequenceKey, SequenceState
 from gpufleet.model.wire.batch import WireBatch
 
@@ -177,24 +177,31 @@ class Ledger:
 
     def __init__(self, held: Mapping[SequenceKey, SequenceState], *, max_senders: int = MAX_SENDERS) -> None:
         """Restore stored runs; `max_senders` is the limit for each cluster."""
-        self._runs: dict[SequenceKey, SequenceRun] = {}
+        self._runs: dict[SequenceKey, SequenceRun | SequenceState] = dict(held)  # states until the first use
         self._quota = SenderQuota(max_senders)
         self._missing: Counter[str] = Counter()
         self._missing_of: Counter[tuple[str, str]] = Counter()  # by cluster and sender, without zeros
         self._first: dict[tuple[str, str], SequenceKey] = {}  # by sender and epoch, the first known run
         self._moved: dict[tuple[str, str], list[SequenceKey]] = {}  # by sender and epoch, runs in several clusters
-        for key, one in held.items():
-            self.replace(key, SequenceRun(one))
+        for key, state in held.items():
+            self._register(key)
+            self._count_missing(key, missing_of(state.ranges))
+        for moved in self._moved.values():
+            for key in moved:
+                self._count_missing(key, self.known(key).missing - self._run_of(key).numbers.missing)
         self._given_up: set[SequenceKey] = set()
 
     def holds(self, key: SequenceKey, seq: int) -> bool:
         """Return whether a batch with this number was acknowledged."""
-        run = self._runs.get(key)
+        run = self.find(key)
         return run is not None and seq in run.numbers
 
     def find(self, key: SequenceKey) -> SequenceRun | None:
         """Return one run to query, or None. Change it through the ledger only."""
-        return self._runs.get(key)
+        run = self._runs.get(key)
+        if isinstance(run, SequenceState):
+            run = self._runs[key] = SequenceRun(run)
+        return run
 
     def knows(self, key: SequenceKey) -> bool:
         """Return whether any batch of the run was acknowledged."""
@@ -204,12 +211,12 @@ class Ledger:
         """Return why a new batch cannot be accepted under its epoch, or an empty text."""
         if key in self._given_up:
             return "another machine uses the epoch at the next hub"
-        run = self._runs.get(key)
+        run = self.find(key)
         return "" if run is None else run.epoch_conflict(batch)
 
     def hold(self, key: SequenceKey, batch: WireBatch, digest: int, received_at: int) -> None:
         """Record a batch; `received_at` is by the hub's clock in nanoseconds since 1970."""
-        run = self._runs.get(key)
+        run = self.find(key)
         if run is None:
             run = SequenceRun()
             self.replace(key, run)
@@ -225,16 +232,13 @@ class Ledger:
 
     def run(self, key: SequenceKey) -> SequenceRun:
         """Return a copy of one run."""
-        run = self._runs.get(key)
+        run = self.find(key)
         return SequenceRun() if run is None else run.copy()
 
     def replace(self, key: SequenceKey, run: SequenceRun) -> None:
         """Replace the stored state of a run."""
         if key not in self._runs:
-            self._quota.add(key)
-            first = self._first.setdefault((key.sender, key.epoch), key)
-            if first != key:
-                self._moved.setdefault((key.sender, key.epoch), [first]).append(key)
+            self._register(key)
         before = self._missing_counts(key)
         self._runs[key] = run
         self._recount(before, key)
@@ -252,21 +256,21 @@ class Ledger:
 
     def ranges(self, key: SequenceKey) -> Ranges:
         """Return the ranges of numbers held of one run."""
-        run = self._runs.get(key)
+        run = self.find(key)
         return () if run is None else run.numbers.ranges
 
     def runs(self) -> Iterator[tuple[SequenceKey, Intervals]]:
         """Iterate over the held numbers of every run."""
-        return ((key, run.numbers) for key, run in self._runs.items())
+        return ((key, self._run_of(key).numbers) for key in self._runs)
 
     def runs_of(self, cluster: str, sender: str) -> list[tuple[str, Intervals, Intervals]]:
         """Return epoch, held numbers and `known` numbers of every run of a sender."""
         keys = [SequenceKey(cluster, sender, epoch) for epoch in self._quota.epochs(cluster, sender)]
-        return [(key.epoch, self._runs[key].numbers, self.known(key)) for key in keys]
+        return [(key.epoch, self._run_of(key).numbers, self.known(key)) for key in keys]
 
     def known(self, key: SequenceKey) -> Intervals:
         """Return the held numbers of one run and those below its highest that other clusters received."""
-        run = self._runs.get(key)
+        run = self.find(key)
         if run is None:
             return Intervals()
         moved = self._moved.get((key.sender, key.epoch))
@@ -276,6 +280,19 @@ class Ledger:
         others = [range_ for one in moved if one != key for range_ in self.ranges(one)]
         below = [(start, min(end, highest)) for start, end in others if start <= highest]
         return Intervals([*run.numbers.ranges, *below])
+
+    def _run_of(self, key: SequenceKey) -> SequenceRun:
+        """Return a known run."""
+        run = self.find(key)
+        assert run is not None
+        return run
+
+    def _register(self, key: SequenceKey) -> None:
+        """Count a new run for its limits, and find it among the runs of its sender in other clusters."""
+        self._quota.add(key)
+        first = self._first.setdefault((key.sender, key.epoch), key)
+        if first != key:
+            self._moved.setdefault((key.sender, key.epoch), [first]).append(key)
 
     def _missing_counts(self, key: SequenceKey) -> list[tuple[SequenceKey, int]]:
         """Return the number of missing batches of a run and of its counterparts in other clusters."""
@@ -287,6 +304,8 @@ class Ledger:
             self._count_missing(run, new - old)
 
     def _count_missing(self, key: SequenceKey, more: int) -> None:
+        if not more:
+            return
         self._missing[key.cluster] += more
         who = key.cluster, key.sender
         self._missing_of[who] += more

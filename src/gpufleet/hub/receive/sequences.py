@@ -3,6 +3,7 @@
 import bisect
 import hashlib
 import logging
+import math
 import struct
 from collections.abc import Iterable, Mapping
 
@@ -12,6 +13,17 @@ from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.stored.ledger import Ranges
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.wire.batch import WireBatch
+
+
+def is_within(ranges: Ranges, number: int) -> bool:
+    """Return whether a number is in merged ranges."""
+    position = bisect.bisect_right(ranges, (number, math.inf)) - 1
+    return position >= 0 and number <= ranges[position][1]
+
+
+def missing_of(ranges: Ranges) -> int:
+    """Return the number of integers from 1 to the end of merged ranges that are not in them."""
+    return ranges[-1][1] - sum(end - start + 1 for start, end in ranges) if ranges else 0
 
 
 class Intervals:
