@@ -88,6 +88,8 @@ class MemoryStore:
 
     def load(self) -> None: ...
 
+    def load_counts(self) -> None: ...
+
     def schema_version(self) -> int:
         return 1  # a new instance stands for a store that kept its tables
 

@@ -38,7 +38,7 @@ from gpufleet.wiring.connections import open_store
 from gpufleet.wiring.contract import load_contract
 from gpufleet.wiring.findings import RuleParts, make_evaluator, run_evaluator
 from gpufleet.wiring.forward import run_forwarder
-from gpufleet.wiring.hub_parts import open_parts
+from gpufleet.wiring.hub_parts import load_newest, open_parts
 from gpufleet.wiring.notify import NotifyContext, make_receivers, run_housekeeping, run_notifications
 from gpufleet.wiring.polling import PollingContext, run_polling
 
@@ -339,6 +339,7 @@ async def running_hub(
                     tls=tls,
                 ) as bound,
             ):
+                parts.loader.submit(load_newest, parts.store)  # only now: it would delay the start
                 parts.marks.open()
                 running = RunningHub(host=host, port=bound, secure=tls is not None, task=task)
                 try:

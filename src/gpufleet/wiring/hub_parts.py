@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 
 import msgspec
 
@@ -57,6 +58,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     history_file: HistoryFile
     history: IngestHistory
     is_caught_up: Callable[[], bool]
+    loader: Executor
     forwarder: SeriesForwarder | None
     marks: ChangeMarks
 
@@ -134,7 +136,8 @@ def open_parts(
             config.folder / "wal",
         )
     store.migrate(config.retention.as_record, hub=wal.epoch)
-    stack.enter_context(named_threads(1, "hub-loader")).submit(load_store, store, clock.now_ns())
+    loader = stack.enter_context(named_threads(1, "hub-loader"))
+    loader.submit(load_counts, store, clock.now_ns())
     counters = Counters()
     flushed = FlushedState.load(registry)
     ledger = Ledger(flushed.sequences, max_senders=config.ingest.max_senders)
@@ -178,18 +181,27 @@ def open_parts(
         history_file=history_file,
         history=history_file.load() or IngestHistory.until(newest_received_at),
         is_caught_up=wal.make_drain_check(),
+        loader=loader,
         forwarder=forwarder,
         marks=marks,
     )
 
 
-def load_store(store: Store, now: int) -> None:
-    """Load what the answers about the fleet need."""
+def load_counts(store: Store, now: int) -> None:
+    """Load what the overview of the fleet needs."""
     try:
-        store.load()
+        store.load_counts()
         store.declared_gpus(now)
     except StoreError as error:
-        LOG.warning("%s; the first answer about the fleet loads it again", error)
+        LOG.warning("%s; the first overview of the fleet loads it again", error)
+
+
+def load_newest(store: Store) -> None:
+    """Load the newest samples, which rules and lists of a cluster need."""
+    try:
+        store.load()
+    except StoreError as error:
+        LOG.warning("%s; the first answer about a cluster loads it again", error)
 
 
 def note_all(*functions: Callable[[Sequence[AcceptedBatch]], None]) -> Callable[[Sequence[AcceptedBatch]], None]:

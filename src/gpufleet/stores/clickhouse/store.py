@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from secrets import token_hex
 from typing import Any, Self, TypeVar
 
@@ -34,7 +34,7 @@ from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
 from gpufleet.stores.clickhouse.facts.history import transition_columns
-from gpufleet.stores.clickhouse.machines.counts import GpuCounts, gpu_reports
+from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.declarations import fetch_declared
 from gpufleet.stores.clickhouse.machines.declared_values import MAX_ROWS, DeclaredValues
 from gpufleet.stores.clickhouse.machines.holder_states import (
@@ -56,7 +56,6 @@ from gpufleet.stores.clickhouse.machines.summaries import (
     fetch_numa_nodes,
     fetch_pci_gpu_counts,
     fetch_summaries,
-    load_buses,
     load_gpu_counts,
 )
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
@@ -515,34 +514,46 @@ class ClickHouseStore(StoreQueries):
         return memory if self._is_exclusive else None
 
     def load(self) -> None:
-        """Load newest samples and GPU counts into memory; see `ports.StoreAdmin`."""
+        """Load GPU counts, then newest samples, into memory; see `ports.StoreAdmin`."""
+        self.load_counts()
+        if self._is_exclusive:
+            with self._loading:
+                self._load_newest()
+
+    def load_counts(self) -> None:
+        """Load GPU counts into memory; see `ports.StoreAdmin`."""
         self._handles.check()
         if self._is_exclusive:
             with self._loading:
-                self._load()
+                self._load_counts()
 
-    def _load(self) -> None:
-        """Load newest samples and GPU counts, one thread at a time.
-
-        Writes go on meanwhile, and add their rows: the order of reports decides.
-        """
+    def _load_counts(self) -> None:
+        """Load GPU counts, one thread at a time. Writes go on meanwhile, as for the newest samples."""
         while self._counts is None:
             counts = GpuCounts()
             with self._writing:
                 self._write_deferred()
-                numbers = self._loaded_numbers()
-                content, self._incomplete_counts = self._newest.content, counts
+                self._incomplete_counts = counts
+            with translate_errors(f"{self._dsn.shown}: load of GPU counts"):
+                load_gpu_counts(self._handles.long_running, counts)
+            with self._writing:
+                if self._incomplete_counts is counts:  # not dropped meanwhile
+                    self._counts, self._incomplete_counts = counts, None
+
+    def _load_newest(self) -> None:
+        """Load newest samples, one thread at a time.
+
+        Writes go on meanwhile, and add their rows: the order of reports decides.
+        """
+        while not self._newest.content.is_loaded:
+            with self._writing:
+                self._write_deferred()
+                numbers, content = self._loaded_numbers(), self._newest.content
             with translate_errors(f"{self._dsn.shown}: load of newest samples"):
-                reader = self._handles.long_running
-                for page in fetch_newest_pages(reader):
+                for page in fetch_newest_pages(self._handles.long_running):
                     of_subjects, (head, groups) = with_subjects(page, numbers.find(page[0]))
                     self._newest.add(of_subjects, head, groups, content)
-                    counts.add(gpu_reports(head, groups))
-                load_buses(reader, counts)
-            with self._writing:
-                if self._incomplete_counts is counts and self._newest.content is content:  # not dropped meanwhile
-                    content.is_loaded = True
-                    self._counts, self._incomplete_counts = counts, None
+            content.is_loaded = True  # it is no longer the present content if it was dropped meanwhile
 
     def _loaded_counts(self) -> GpuCounts:
         """Return the GPU counts, from memory while no other process may write.
@@ -557,12 +568,8 @@ class ClickHouseStore(StoreQueries):
                 load_gpu_counts(self._handles.reader, counts)
             return counts
         while (cached := self._counts) is None:
-            if not self._loading.acquire(timeout=LOAD_WAIT_SECONDS):
-                raise StoreStartingError(f"{self._dsn.shown}: the newest samples are being loaded: retry in seconds")
-            try:
-                self._load()
-            finally:
-                self._loading.release()
+            with self._loading_soon():
+                self._load_counts()
         return cached
 
     def _loaded_newest(self) -> NewestSamples | None:
@@ -573,8 +580,20 @@ class ClickHouseStore(StoreQueries):
         """
         if not self._is_exclusive:
             return None
-        self._loaded_counts()
+        while not self._newest.content.is_loaded:
+            with self._loading_soon():
+                self._load_newest()
         return self._newest
+
+    @contextlib.contextmanager
+    def _loading_soon(self) -> Iterator[None]:
+        """Wait for the end of another thread's load. Raises StoreStartingError if it does not end soon."""
+        if not self._loading.acquire(timeout=LOAD_WAIT_SECONDS):
+            raise StoreStartingError(f"{self._dsn.shown}: the newest samples are being loaded: retry in seconds")
+        try:
+            yield
+        finally:
+            self._loading.release()
 
     def _loaded_declared(self) -> DeclaredValues:
         """Return the declarations of Kubernetes, cached while no other process may write."""

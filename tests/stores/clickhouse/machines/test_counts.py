@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -197,6 +198,28 @@ def test_query_during_a_load_by_another_thread_is_answered_as_starting(
     assert [type(one) for one in found] == [StoreStartingError, StoreStartingError, int]
     assert found[2] == 2
     assert embedded.known_gpus()[cluster].nvml == 2
+
+
+def test_counts_are_answered_while_newest_samples_are_loaded(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(embedded, accept(cluster, "m", [sample(VIEWS[1], has_value=True)], received_at=T0, reported_at=T0))
+    embedded._drop_memory()  # as after a start
+    monkeypatch.setattr(store_module, "LOAD_WAIT_SECONDS", 0)
+    add = embedded._newest.add
+    found: list[object] = []
+
+    def add_after_queries(*arguments: Any) -> None:
+        monkeypatch.setattr(embedded._newest, "add", add)
+        with ThreadPoolExecutor(1) as thread:
+            found.append(thread.submit(embedded.known_gpus).result()[cluster].nvml)
+            found.append(type(thread.submit(embedded.newest_columns, cluster, ()).exception()))
+        add(*arguments)
+
+    monkeypatch.setattr(embedded._newest, "add", add_after_queries)
+    embedded.load()
+    assert found == [1, StoreStartingError]
+    assert len(embedded.newest_columns(cluster, ())) == 1
 
 
 def test_gpu_with_a_recent_value_counts_as_reporting(embedded: ClickHouseStore, cluster: str) -> None:
