@@ -6,8 +6,8 @@ import pytest
 
 from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.schema.statements import render_merge_settings, render_merging
-from gpufleet.stores.clickhouse.schema.tables import BUSY_TABLES
+from gpufleet.stores.clickhouse.rollup.tables import all_tables
+from gpufleet.stores.clickhouse.schema.statements import render_part_settings, render_parts
 from tests.support.clickhouse.process import ClickHouse
 
 
@@ -21,7 +21,7 @@ def test_table_with_another_key_is_refused_and_unchanged(shared_server: ClickHou
     ) == [("machine",)]
 
 
-def test_earlier_merge_setting_is_replaced_once(shared_server: ClickHouse) -> None:
+def test_earlier_setting_of_parts_is_replaced_once(shared_server: ClickHouse) -> None:
     dsn = shared_server.make("earlier_merging")
     definitions = "SELECT name, engine_full FROM system.tables WHERE database = 'earlier_merging'"
     statements = "SELECT statements FROM earlier_merging.schema_migrations ORDER BY applied_at"
@@ -31,6 +31,7 @@ def test_earlier_merge_setting_is_replaced_once(shared_server: ClickHouse) -> No
         store.migrate()
         store.migrate()
     defined = dict(shared_server.query(definitions))
-    for name in BUSY_TABLES:
-        assert all(setting in defined[name] for setting in render_merge_settings()), name
-    assert [made for (made,) in shared_server.query(statements)][1:] == [[render_merging("samples")]]
+    for table in all_tables():
+        assert all(setting in defined[table.name] for setting in render_part_settings(table)), table.name
+    samples = next(table for table in all_tables() if table.name == "samples")
+    assert [made for (made,) in shared_server.query(statements)][1:] == [[render_parts(samples)]]

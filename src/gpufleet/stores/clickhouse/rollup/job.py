@@ -144,6 +144,7 @@ _SETTINGS = {
     "do_not_merge_across_partitions_select_final": 1,
     "max_execution_time": 600,
     "output_format_arrow_low_cardinality_as_dictionary": 1,
+    "output_format_arrow_compression_method": "none",
 }
 
 _HEAD = "subject, provenance, epoch, seq, driver_session, measured_at"
@@ -155,7 +156,7 @@ def _names(metrics: list[Metric]) -> str:
 
 
 _HOUR = f"SELECT {_HEAD}, {_names(_CORE)}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - names are from the catalogue; values are bound
-_BEFORE = f"SELECT {_HEAD}, {_names(_CONTEXT_METRICS)}, {_TAILS} FROM samples FINAL WHERE {CHUNK_CONDITION}"  # noqa: S608 - as above
+_BEFORE = f"SELECT {_HEAD}, {_names(_CONTEXT_METRICS)}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - as above
 _AFTER = f"""
 SELECT {_HEAD}, `{ENERGY.name}` FROM samples FINAL WHERE {CHUNK_CONDITION} AND isNotNull(`{ENERGY.name}`)
 ORDER BY subject, measured_at LIMIT 1 BY subject
@@ -166,12 +167,13 @@ def fetch_with_context(handle: Handle, where: dict[str, Any], first: int, *, fin
     """Return an Arrow table of the samples of the hour that starts at `first`, with context before and after it.
 
     Samples before the hour have no gauges; after the hour there is only the first energy reading per subject. Duplicate
-    samples are removed only with `final`, which is slow.
+    samples until the end of the hour are removed only with `final`, which is slow.
     """
     pa = importlib.import_module("pyarrow")
     last = first + HOUR_NS
-    hour = _query(handle, _HOUR.replace("FROM samples", "FROM samples FINAL") if final else _HOUR, where, first, last)
-    before = _query(handle, _BEFORE, where, max(0, first - CONTEXT_NS), first)
+    table = "FROM samples FINAL" if final else "FROM samples"
+    hour = _query(handle, _HOUR.replace("FROM samples", table), where, first, last)
+    before = _query(handle, _BEFORE.replace("FROM samples", table), where, max(0, first - CONTEXT_NS), first)
     after = _query(handle, _AFTER, where, last, last + CONTEXT_NS)
     return pa.concat_tables([before, hour, after], promote_options="default").unify_dictionaries().combine_chunks()
 

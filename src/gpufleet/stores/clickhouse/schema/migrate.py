@@ -11,11 +11,10 @@ from gpufleet.stores.clickhouse.schema.columns import Columns
 from gpufleet.stores.clickhouse.schema.statements import (
     render_alters,
     render_create,
-    render_merge_settings,
-    render_merging,
+    render_part_settings,
+    render_parts,
 )
 from gpufleet.stores.clickhouse.schema.tables import (
-    BUSY_TABLES,
     MIGRATIONS,
     SCHEMA_VERSION,
     Engine,
@@ -68,7 +67,7 @@ def migrate(handle: Handle, tables: Sequence[TableDefinition], engine: Engine) -
         else:
             statements.append(render_create(table, engine))
     _run(handle, statements)
-    statements += _run(handle, _merge_settings(handle))
+    statements += _run(handle, _part_settings(handle, tables))
     statements += _run(handle, _outdated_views(handle))
     if statements or newest < SCHEMA_VERSION:
         row: Columns = {
@@ -107,13 +106,14 @@ def _present_columns(handle: Handle, names: Sequence[str]) -> dict[str, dict[str
     return present
 
 
-def _merge_settings(handle: Handle) -> list[str]:
-    """Return statements that set how busy tables merge their parts."""
-    rows = handle.query(_DEFINITIONS, parameters={"names": list(BUSY_TABLES)}).result_rows
+def _part_settings(handle: Handle, tables: Sequence[TableDefinition]) -> list[str]:
+    """Return statements that change other settings of parts and merges, such as those of an earlier build."""
+    rows = handle.query(_DEFINITIONS, parameters={"names": [table.name for table in tables]}).result_rows
+    definitions = dict(rows)
     return [
-        render_merging(name)
-        for name, definition in rows
-        if not all(setting in definition for setting in render_merge_settings())
+        render_parts(table)
+        for table in tables
+        if not all(setting in definitions[table.name] for setting in render_part_settings(table))
     ]
 
 

@@ -1,8 +1,10 @@
 """SQL statements that create and migrate tables. Pure."""
 
 from gpufleet.stores.clickhouse.schema.tables import (
+    BUSY_TABLES,
     DEDUPLICATION_WINDOW,
     MERGE_SETTINGS,
+    WIDE_PART_BYTES,
     Column,
     Engine,
     TableDefinition,
@@ -25,7 +27,7 @@ def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
     window = "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
     settings = {
         "index_granularity": 512 if table.lookup else 8192,
-        **({"min_bytes_for_wide_part": 1 << 40} if table.lookup else {}),
+        **part_settings(table),
         window: DEDUPLICATION_WINDOW,
         "fsync_after_insert": 1,
         "fsync_part_directory": 1,
@@ -45,14 +47,20 @@ def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
     return "\n".join(clauses)
 
 
-def render_merge_settings() -> list[str]:
-    """Return the merge settings as in the definition of a table."""
-    return [f"{name} = {number}" for name, number in MERGE_SETTINGS.items()]
+def part_settings(table: TableDefinition) -> dict[str, int]:
+    """Return the settings of a table's parts and merges."""
+    wide = 1 << 40 if table.lookup else WIDE_PART_BYTES
+    return {"min_bytes_for_wide_part": wide, **(MERGE_SETTINGS if table.name in BUSY_TABLES else {})}
 
 
-def render_merging(table: str) -> str:
-    """Return the statement that sets how a table merges its parts."""
-    return f"ALTER TABLE {table} MODIFY SETTING {', '.join(render_merge_settings())}"
+def render_part_settings(table: TableDefinition) -> list[str]:
+    """Return the settings of a table's parts and merges as in its definition."""
+    return [f"{name} = {number}" for name, number in part_settings(table).items()]
+
+
+def render_parts(table: TableDefinition) -> str:
+    """Return the statement that changes the settings of a table's parts and merges."""
+    return f"ALTER TABLE {table.name} MODIFY SETTING {', '.join(render_part_settings(table))}"
 
 
 def render_alters(table: TableDefinition, present: dict[str, str]) -> list[str]:

@@ -32,6 +32,13 @@ BUSY_TABLES = (
     *("cluster_objects", "collectors"),
 )
 
+WIDE_PART_BYTES = 256 << 20
+"""Uncompressed size from which a part has files for each column. Below it, all columns of a part are in one file.
+
+With the engine's default of 10 MiB, inserts and small merges write and sync hundreds of files.
+See `docs/decisions/0031-small-parts-have-one-file.md`.
+"""
+
 TEXT = "LowCardinality(String)"
 STRING = "String"
 INSTANT = "DateTime64(9, 'UTC')"
@@ -69,7 +76,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
             written row.
         partition: partition expression; empty for a single partition.
         lookup: optimised for lookups of single machines, which should read few rows and one file: a fine index
-            granularity, and compact parts, which keep all columns in one file.
+            granularity, and compact parts of any size.
         searched: columns with a bloom filter, for lookups by a text that is not at the start of the key.
         ranged: columns whose least and greatest value are known for each granule, for queries of a range.
     """
