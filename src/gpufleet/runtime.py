@@ -6,7 +6,7 @@ import ctypes
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -77,6 +77,18 @@ def trim_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+TRIM_SECONDS = 60.0
+"""Interval of `trim_regularly`. A trim of 1.5 GiB takes 90 ms, in which other threads allocate memory more slowly."""
+
+
+async def trim_regularly(thread: Executor, interval_seconds: float = TRIM_SECONDS) -> None:
+    """Trim memory in a thread at an interval, until cancelled: large arrays leave gaps that glibc keeps."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(interval_seconds)
+        await loop.run_in_executor(thread, trim_memory)
 
 
 T = TypeVar("T")

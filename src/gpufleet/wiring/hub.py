@@ -33,7 +33,7 @@ from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Tokens
 from gpufleet.ports.store import Store
-from gpufleet.runtime import SystemClock, named_threads, supervise
+from gpufleet.runtime import SystemClock, named_threads, supervise, trim_regularly
 from gpufleet.wiring.connections import open_store
 from gpufleet.wiring.contract import load_contract
 from gpufleet.wiring.findings import RuleParts, make_evaluator, run_evaluator
@@ -261,6 +261,11 @@ async def running_hub(
             name="binding",
         )
         stack.callback(binding.cancel)
+        trimming = asyncio.create_task(
+            supervise(partial(trim_regularly, reading), "memory trim", on_end=parts.counters.restart_counter("memory")),
+            name="memory trim",
+        )
+        stack.callback(trimming.cancel)
         try:
             authenticator = Authenticator(
                 await load_credentials(parts.tokens, stack, parts.counters) if config.auth == "tokens" else None,
