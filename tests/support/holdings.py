@@ -6,6 +6,7 @@ from gpufleet.model.holdings import (
     HET_JOB,
     MAX_LABELS,
     MAX_OWNERS,
+    CertainPeriod,
     Holder,
     HolderKind,
     Holding,
@@ -64,4 +65,6 @@ HOLDINGS = st.builds(
     until=st.none(),
     methods=st.lists(NAMES, max_size=3).map(tuple),
     verdict=st.sampled_from(HoldingVerdict),
+    certain=st.none()
+    | st.builds(CertainPeriod, verdict=st.sampled_from(HoldingVerdict), until=st.sampled_from([1, T0, LATEST - 1])),
 )

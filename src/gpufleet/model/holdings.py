@@ -138,8 +138,22 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hash((self.kind, self.id))
 
 
+class CertainPeriod(msgspec.Struct, frozen=True, kw_only=True):
+    """First part of a holding, in which its verdict was certain.
+
+    Attributes:
+        verdict: the last certain verdict.
+        until: end of the part, nanoseconds since 1970.
+    """
+
+    verdict: HoldingVerdict
+    until: int
+
+
 class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Interval in which a holder has a view, with its evidence.
+
+    A holding ends, and another one begins, when its verdict becomes `conflict`, and when it ceases to be.
 
     Attributes:
         view: key of the view.
@@ -155,6 +169,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         since, until: nanoseconds since 1970; `until` is None while the holding lasts.
         methods: sources of the evidence (`Method`).
         verdict: agreement between the evidence.
+        certain: the part before the verdict became `unknown`; None if there is none, or with another verdict.
     """
 
     view: str
@@ -171,6 +186,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: int | None = None
     methods: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)]
     verdict: HoldingVerdict
+    certain: CertainPeriod | None = None
 
 
 class HolderState(enum.StrEnum):

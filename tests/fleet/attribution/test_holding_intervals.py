@@ -12,7 +12,7 @@ from gpufleet.fleet.attribution.evidence import SHARED
 from gpufleet.fleet.attribution.holding_intervals import SPLIT, bound_held_intervals, held_devices, held_intervals
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, is_certain, known_until
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import CertainPeriod, Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Scope
@@ -49,6 +49,7 @@ def stored(
     reported: int = SECONDS,
     parent: Holder | None = None,
     container: str = "",
+    certain: CertainPeriod | None = None,
 ) -> StoredHolding:
     holding = Holding(
         view=view,
@@ -60,6 +61,7 @@ def stored(
         until=None if until is None else until * NANOS,
         methods=("kubelet",),
         verdict=verdict,
+        certain=certain,
     )
     return StoredHolding(cluster="c", machine="m", holding=holding, reported_at=reported * NANOS)
 
@@ -79,6 +81,13 @@ def test_containers_of_a_pod_have_the_device_together() -> None:
 
 def test_validity_bounds_the_intervals() -> None:
     assert spans([stored(5)], start=10, end=40) == [(10, 40, OWN)]
+
+
+def test_unknown_holding_keeps_its_certain_time() -> None:
+    certain = CertainPeriod(verdict=HoldingVerdict.AGREED, until=30 * NANOS)
+    assert spans([stored(5, verdict=HoldingVerdict.UNKNOWN, certain=certain)]) == [(5, 30, OWN)]
+    assert spans([stored(5, 20, verdict=HoldingVerdict.UNKNOWN, certain=certain)]) == [(5, 20, OWN)]
+    assert spans([stored(5, verdict=HoldingVerdict.CONFLICT, certain=certain)]) == []
 
 
 def test_contradicting_holders_have_no_time_together() -> None:

@@ -7,7 +7,16 @@ from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
 from gpufleet.fleet.attribution.holdings import RESTART_SECONDS, Answer, HoldingsRound, HoldingTracker
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
-from gpufleet.model.holdings import Holder, HolderKind, HolderState, Holding, HoldingVerdict, Method, Share
+from gpufleet.model.holdings import (
+    CertainPeriod,
+    Holder,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    Method,
+    Share,
+)
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.holder import DeviceName, HolderClaim, HolderId, HolderReport, Naming
@@ -608,3 +617,72 @@ def test_holding_that_was_never_certain_ends_without_certainty() -> None:
     node = Node(HoldingTracker([msgspec.structs.replace(remembered("a"), verdict=HoldingVerdict.CONFLICT)], saved_at=7))
 
     assert [one.verdict for one in node.round(kubelet=kubelet()).ended] == [HoldingVerdict.CONFLICT]
+
+
+def test_conflict_is_a_holding_of_its_own_in_time() -> None:
+    """Usage before and after the conflict is that of the holder."""
+    node = Node()
+    alone, intruder = processes(), processes(process("b", 0))
+    node.round(kubelet=kubelet(declared("a", 0)), processes=alone)
+    started = node.now
+    begun = node.round(kubelet=kubelet(declared("a", 0)), processes=intruder)
+    disputed = node.now
+    assert verdicts(begun) == {"a": HoldingVerdict.CONFLICT, "b": HoldingVerdict.CONFLICT}
+    assert {one.since for one in begun.devices[FIRST].holdings} == {disputed}
+    for _ in range(2):
+        over = node.round(kubelet=kubelet(declared("a", 0)), processes=alone)
+    resolved = node.now - 10 * NANOS
+
+    rows = [(UIDS_BACK[one.holder.id], one.since, one.until, one.verdict) for one in begun.ended]
+    assert rows == [("a", started, disputed, HoldingVerdict.DECLARED_ONLY)]
+    (holding,) = over.devices[FIRST].holdings
+    assert (holding.since, holding.verdict) == (resolved, HoldingVerdict.DECLARED_ONLY)
+    assert (over.ended[0].since, over.ended[0].until) == (disputed, resolved)
+
+
+def test_outage_does_not_end_a_conflict() -> None:
+    node = Node()
+    disputed = {"kubelet": kubelet(declared("a", 0)), "processes": processes(process("b", 0))}
+    node.round(**disputed)
+    started = node.now
+    unknown = node.round(kubelet=TIMEOUT, processes=processes(process("b", 0)))
+    again = node.round(**disputed)
+
+    assert [one.certain for one in unknown.devices[FIRST].holdings if one.holder == pod("a")] == [None]
+    (holding,) = [one for one in again.devices[FIRST].holdings if one.holder == pod("a")]
+    assert (holding.since, holding.verdict) == (started, HoldingVerdict.CONFLICT)
+
+
+def test_unknown_holding_has_its_certain_part() -> None:
+    node = Node()
+    node.round(kubelet=kubelet(declared("a", 0)))
+    started = node.now
+    for _ in range(3):
+        (unknown,) = node.round(kubelet=TIMEOUT).devices[FIRST].holdings
+    (confirmed,) = node.round(kubelet=kubelet(declared("a", 0))).devices[FIRST].holdings
+
+    ceased = started + 10 * NANOS
+    assert unknown.certain == CertainPeriod(verdict=HoldingVerdict.DECLARED_ONLY, until=ceased)
+    assert (unknown.since, confirmed.since, confirmed.certain) == (started, started, None)
+
+
+def test_certain_part_survives_restarts() -> None:
+    node = Node(HoldingTracker([remembered("a")], saved_at=7, sources=["kubelet"]))
+    (first,) = node.round(kubelet=TIMEOUT).devices[FIRST].holdings
+    node = Node(HoldingTracker(node.tracker.current, saved_at=node.now, sources=["kubelet"]))
+    (second,) = node.round(kubelet=TIMEOUT).devices[FIRST].holdings
+
+    assert first.certain == second.certain == CertainPeriod(verdict=HoldingVerdict.DECLARED_ONLY, until=7)
+
+
+def test_job_after_a_conflict_keeps_its_start_over_a_restart() -> None:
+    node = Node()
+    for found in (processes(process("b", 0)), processes(), processes()):
+        node.round(slurm=job(900), processes=found)
+    (before,) = node.tracker.current
+    node = Node(HoldingTracker([before], saved_at=node.now, sources=["slurm"]))
+    result = node.round(slurm=job(900), processes=processes())
+
+    assert before.since > 900 * NANOS
+    assert [one.since for one in result.devices[FIRST].holdings] == [before.since]
+    assert not result.ended

@@ -12,7 +12,7 @@ from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.shares import HolderKey, HolderShare, by_place, holder_key, share_intervals, workload_shares
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import CertainPeriod, Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.time import NANOS, to_datetime
 
@@ -42,6 +42,7 @@ def stored(
     parent: Holder | None = None,
     container: str = "",
     methods: tuple[str, ...] = ("kubelet",),
+    certain: CertainPeriod | None = None,
 ) -> StoredHolding:
     holding = Holding(
         view=PLACE[1],
@@ -54,6 +55,7 @@ def stored(
         until=None if until is None else until * NANOS,
         methods=methods,
         verdict=verdict,
+        certain=certain,
     )
     return StoredHolding(cluster="c", machine=PLACE[0], holding=holding, reported_at=reported * NANOS)
 
@@ -146,6 +148,15 @@ def test_uncertain_holding_counts_only_if_it_was_declared_last(
     assert (dict(after.shares), after.is_confirmed) == ({key("b"): HolderShare(1.0, 0)}, True)
 
 
+def test_unknown_holding_is_confirmed_in_its_certain_part() -> None:
+    certain = CertainPeriod(verdict=HoldingVerdict.AGREED, until=10 * NANOS)
+    held = [stored(pod("a"), 0, verdict=HoldingVerdict.UNKNOWN, certain=certain)]
+    assert [(one.start, one.end, one.is_confirmed) for one in share_intervals(held, NOW, 0, NOW)] == [
+        (0, 10 * NANOS, True),
+        (10 * NANOS, NOW, False),
+    ]
+
+
 def test_lost_end_of_a_holding_is_the_start_of_the_next_one() -> None:
     held = [stored(pod("a"), 0, reported=5), stored(pod("b"), 10, 20)]
     assert shares(held) == [(0, 10, {"a": (1.0, 0)}), (10, 20, {"b": (1.0, 0)})]
@@ -165,6 +176,13 @@ def test_disputed_tasks_of_one_array_belong_to_its_allocation() -> None:
     assert [one.share for one in found] == [HolderShare(0.5, 0), HolderShare(0.5, 0)]
 
 
+CERTAIN = st.builds(
+    CertainPeriod,
+    verdict=st.sampled_from([HoldingVerdict.AGREED, HoldingVerdict.OBSERVED_ONLY, HoldingVerdict.CONFLICT]),
+    until=st.integers(0, SECONDS).map(lambda second: second * NANOS),
+)
+
+
 @st.composite
 def random_holdings(draw: st.DrawFn) -> StoredHolding:
     name = draw(st.sampled_from("abc"))
@@ -180,6 +198,7 @@ def random_holdings(draw: st.DrawFn) -> StoredHolding:
         verdict=draw(st.sampled_from([HoldingVerdict.AGREED, HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT])),
         reported=since - HOLDING_TTL_NS // NANOS + draw(st.integers(0, 20)) if stale else SECONDS,
         container=draw(st.sampled_from("xyz")),
+        certain=draw(st.none() | CERTAIN),
     )
 
 

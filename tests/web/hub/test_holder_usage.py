@@ -14,7 +14,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.access import Role
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.holdings import Holder, HolderKind, HoldingVerdict, Owner, Share
+from gpufleet.model.holdings import CertainPeriod, Holder, HolderKind, HoldingVerdict, Owner, Share
 from gpufleet.model.machine import PCI_READER, Machine, MachineKind
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.view import Side, View, ViewKind
@@ -168,6 +168,17 @@ async def test_uncertain_holding_is_unknown_time_with_a_reason(
     (one,) = answer.unresolved
     assert (one.allocation, one.reason, one.devices) == ("a", reason, devices)
     assert one.detail
+
+
+async def test_outage_of_a_source_leaves_the_past_of_a_pod(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    certain = CertainPeriod(verdict=HoldingVerdict.AGREED, until=cluster.at(20))
+    held = cluster.held(ONE, pod(FIRST), 5, verdict=HoldingVerdict.UNKNOWN, certain=certain)
+    for minute in (10, 25):
+        await cluster.report(minute, {ONE: float(minute)}, [held] if minute == 25 else [])
+    assert minutes(await usage(cluster, "allocation")) == {"a": (25, 15)}
+    assert minutes(await usage(cluster, "pod")) == {"ml/pod-1": (25, 15)}
+    assert await cluster.shown("a") == {10.0}
 
 
 async def test_missing_devices_of_a_pod_are_unknown(cluster: Cluster) -> None:

@@ -180,6 +180,8 @@ def _check_holding(field: str, holding: Holding) -> None:
         _check_text(f"{field}.steps", step, MAX_NAME)
     _check_instant(f"{field}.since", holding.since)
     _check_instant(f"{field}.until", holding.until)
+    if holding.certain is not None:
+        _check_instant(f"{field}.certain.until", holding.certain.until)
     _check_names(f"{field}.methods", holding.methods)
 
 

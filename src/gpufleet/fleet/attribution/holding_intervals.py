@@ -1,6 +1,7 @@
 """Devices of a pod, job or virtual machine over time, from the holdings that machines reported. Pure.
 
-- A certain holding gives its holder the device for as long as it is known to last (`fleet.attribution.reported`).
+- A certain holding gives its holder the device for as long as it is known to last (`fleet.attribution.reported`). One
+  that is `unknown` now gives it for the time before.
 - Two holders that have a device exclusively at the same time contradict each other: neither has it in that time.
 - If the earlier of them was last reported before the later one began, its machine lost the report of its end. It ended
   when the later one began.
@@ -18,7 +19,7 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import BoundInterval, HeldDevices, devices_overlap, validity
 from gpufleet.fleet.attribution.evidence import SHARED
 from gpufleet.fleet.attribution.holder_targets import names_holder
-from gpufleet.fleet.attribution.reported import is_certain, known_until
+from gpufleet.fleet.attribution.reported import by_certainty, is_certain, known_until
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.holdings import HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.stored.holdings import StoredHolding
@@ -75,7 +76,7 @@ def held_intervals(
     first, last = validity(allocation)
     start, end = max(start, first), min(end, last)
     places: dict[tuple[str, str], list[StoredHolding]] = {}
-    for one in stored:
+    for one in (part for whole in stored for part in by_certainty(whole)):
         view = one.holding.view
         is_known = view.partition("/")[0] in _KINDS and one.cluster == allocation.spec.target.cluster
         if is_known and is_certain(one.holding):

@@ -26,16 +26,23 @@ from gpufleet.fleet.attribution.evidence import (
     SHARED,
     Evidence,
     EvidenceKey,
-    HoldingKey,
     JoinedHolding,
     has_uid,
     holding_key,
     join,
 )
-from gpufleet.fleet.attribution.reported import is_certain
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
-from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding, HoldingVerdict, Method
+from gpufleet.model.holdings import (
+    CertainPeriod,
+    DeviceHolders,
+    Holder,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    Method,
+)
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
 from gpufleet.ports.holder import DeviceName, HolderClaim, HolderId, HolderReport
@@ -96,12 +103,42 @@ class _SourceState(msgspec.Struct):
         return self.restarted_at is not None and now - self.restarted_at < RESTART_SECONDS * NANOS
 
 
-class _Certainty(NamedTuple):
-    """Last certain verdict of a holding with a start, and the round in which it ceased; None while it lasts."""
+class _Period(NamedTuple):
+    """Part of a holding in which its verdict is `conflict`, or is not; `unknown` belongs to the part before it.
 
+    Attributes:
+        origin: start of the holding by its evidence, nanoseconds since 1970.
+        since: start of the part.
+        verdict: last verdict other than `unknown`, or None.
+        until: when that verdict ceased; None while it lasts.
+        is_remembered: whether `origin` may be the start of a part, and not of the holding.
+    """
+
+    origin: int
     since: int
-    verdict: HoldingVerdict
+    verdict: HoldingVerdict | None = None
     until: int | None = None
+    is_remembered: bool = False
+
+    def includes(self, start: int) -> bool:
+        """Return whether evidence with this start is of the same holding."""
+        return start == self.origin or (self.is_remembered and start < self.origin)
+
+    def next(self, holding: Holding, now: int) -> "_Period":
+        """Return the part at the next report of the same holding."""
+        if holding.verdict is HoldingVerdict.UNKNOWN:
+            ceased = self.until if self.until is not None or self.verdict is None else now
+            return self._replace(until=ceased)
+        was_conflict = self.verdict is HoldingVerdict.CONFLICT
+        changes = self.verdict is not None and was_conflict is not (holding.verdict is HoldingVerdict.CONFLICT)
+        return self._replace(since=now if changes else self.since, verdict=holding.verdict, until=None)
+
+    @property
+    def certain(self) -> CertainPeriod | None:
+        """Return the time before the verdict became `unknown`, or None if it was not certain, or still is."""
+        if self.verdict in (None, HoldingVerdict.CONFLICT) or self.until is None:
+            return None
+        return CertainPeriod(verdict=self.verdict, until=self.until)
 
 
 class HoldingTracker:
@@ -136,11 +173,7 @@ class HoldingTracker:
         self.slurm_nodes = slurm_nodes
         self._running_pods: frozenset[str] = frozenset()  # UIDs by the newest cgroups; empty if unknown
         self._current = {holding_key(holding): JoinedHolding(holding, saved_at) for holding in remembered}
-        self._certain: dict[HoldingKey, _Certainty | None] = {
-            key: _Certainty(one.holding.since, one.holding.verdict, saved_at)
-            for key, one in self._current.items()
-            if is_certain(one.holding)
-        }
+        self._periods = {key: _remembered_period(one.holding, saved_at) for key, one in self._current.items()}
         for joined in self._current.values():
             for method in joined.holding.methods:
                 if _SOURCES.get(method) in sources:
@@ -355,40 +388,37 @@ class HoldingTracker:
     def _join(self, now: int) -> tuple[Holding, ...]:
         """Join the evidence to the present holdings; return those that have ended.
 
-        A holding whose start has changed is another one: a requeued job, or a pod that continues after a reboot. One
-        that ends has its last certain verdict, and ends when that verdict did: before its end it is always unknown.
+        A holding whose start has changed is another one: a requeued job, or a pod that continues after a reboot. So is
+        one whose verdict became `conflict`, or ceased to be. One that ends has its last verdict other than `unknown`,
+        and ends when that verdict did: before its end it is always unknown.
         """
         by_view: dict[str, list[Evidence]] = {}
         for key, evidence in self._evidence.items():
             by_view.setdefault(key.view, []).append(evidence)
-        before = self._current
-        self._current = {
-            holding_key(joined.holding): joined for view, own in by_view.items() for joined in join(view, own)
-        }
+        before, periods = self._current, self._periods
+        self._current, self._periods = {}, {}
+        for joined in (one for view, own in by_view.items() for one in join(view, own)):
+            place = holding_key(joined.holding)
+            period = periods.get(place)
+            if period is None or not period.includes(joined.holding.since):
+                period = _Period(joined.holding.since, joined.holding.since)
+            self._periods[place] = period = period.next(joined.holding, now)
+            holding = msgspec.structs.replace(joined.holding, since=period.since, certain=period.certain)
+            self._current[place] = joined._replace(holding=holding)
         ended: list[Holding] = []
         for place, old in before.items():
             new = self._current.get(place)
             if new is not None and new.holding.since == old.holding.since:
                 continue
-            end = old.missing_since or now
-            holding, certain = old.holding, self._certain.get(place)
-            if certain is not None and certain.since == holding.since:
-                holding = msgspec.structs.replace(holding, verdict=certain.verdict)
-                end = min(end, certain.until or end)
+            end, period = old.missing_since or now, periods[place]
+            holding = msgspec.structs.replace(old.holding, certain=None)
+            if period.verdict is not None:
+                holding = msgspec.structs.replace(holding, verdict=period.verdict)
+                end = min(end, end if period.until is None else period.until)
             if new is not None:
                 end = min(end, new.holding.since)
             ended.append(msgspec.structs.replace(holding, until=max(holding.since, end)))
-        self._certain = {place: self._certainty(place, one.holding, now) for place, one in self._current.items()}
         return tuple(ended)
-
-    def _certainty(self, key: HoldingKey, holding: Holding, now: int) -> "_Certainty | None":
-        """Return when a present holding was certain last, or None if it never was."""
-        if is_certain(holding):
-            return _Certainty(holding.since, holding.verdict)
-        before = self._certain.get(key)
-        if before is None or before.since != holding.since:
-            return None
-        return before if before.until is not None else before._replace(until=now)
 
     def _devices(
         self, answers: Mapping[str, Answer], index: DeviceIndex, unresolved: Sequence[UnresolvedClaim]
@@ -432,6 +462,16 @@ _SOURCES: dict[str, str] = {
 
 SLURM = _SOURCES[Method.SCHEDULER]
 """Name of the source that reports SLURM's nodes of this machine."""
+
+
+def _remembered_period(holding: Holding, saved_at: int) -> _Period:
+    """Return the part of a holding of an earlier run, whose verdict ceased when it was saved."""
+    verdict, until = holding.verdict, saved_at
+    if verdict is HoldingVerdict.UNKNOWN:
+        if holding.certain is None:
+            return _Period(holding.since, holding.since, is_remembered=True)
+        verdict, until = holding.certain.verdict, holding.certain.until
+    return _Period(holding.since, holding.since, verdict, until, is_remembered=True)
 
 
 def _key(view: str, source: str, claim: HolderClaim) -> EvidenceKey:

@@ -5,7 +5,9 @@ nor ended is not known any more: its agent stopped, or lost the file with its ho
 A holder state that is not repeated within the same time is not known either.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from gpufleet.model.holdings import (
     MAX_UNRESOLVED_NAMES,
@@ -66,6 +68,19 @@ def current_holdings(stored: Iterable[StoredHolding], now: int) -> tuple[Holding
 def is_certain(holding: Holding) -> bool:
     """Return whether a holding proves that its holder has the device: its readings may be answered to the holder."""
     return holding.verdict not in NOT_CERTAIN
+
+
+def by_certainty(stored: StoredHolding) -> Iterator[StoredHolding]:
+    """Yield the parts of a holding with a constant verdict: with the last certain one, and from then on `unknown`."""
+    one, certain = stored.holding, stored.holding.certain
+    if one.verdict is not HoldingVerdict.UNKNOWN or certain is None or certain.verdict in NOT_CERTAIN:
+        yield stored
+        return
+    at = max(one.since, certain.until if one.until is None else min(certain.until, one.until))
+    first = msgspec.structs.replace(one, verdict=certain.verdict, until=at, certain=None)
+    rest = msgspec.structs.replace(one, since=at, certain=None)
+    yield msgspec.structs.replace(stored, holding=first)
+    yield msgspec.structs.replace(stored, holding=rest)
 
 
 def may_label(holding: Holding, at: int) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.fleet.attribution.holder_targets import holder_names, names_holder, target_name
 from gpufleet.fleet.attribution.holding_intervals import SPLIT, held_until, is_exclusive
-from gpufleet.fleet.attribution.reported import is_certain
+from gpufleet.fleet.attribution.reported import by_certainty, is_certain
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
@@ -147,6 +147,7 @@ def share_intervals(stored: Sequence[StoredHolding], now: int, start: int, end: 
         now: nanoseconds since 1970 by the hub's clock.
         start, end: nanoseconds since 1970, `end` excluded.
     """
+    stored = [part for one in stored for part in by_certainty(one)]
     rivals = sorted(
         (one.holding.since, holder_key(one.holding.holder))
         for one in stored

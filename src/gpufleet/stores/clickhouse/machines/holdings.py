@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
-from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
+from gpufleet.model.holdings import HET_JOB, CertainPeriod, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, StoredJob
 from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.stored.samples import AcceptedBatch
@@ -16,7 +16,7 @@ from gpufleet.stores.clickhouse.samples.cache import cells_size
 from gpufleet.stores.clickhouse.schema.columns import Columns, listed_cells
 from gpufleet.stores.clickhouse.schema.tables import HOLDINGS
 
-_INSTANTS = frozenset({"since", "until", "reported_at"})
+_INSTANTS = frozenset({"since", "until", "certain_until", "reported_at"})
 
 _READ = tuple(column.name for column in HOLDINGS.columns if column.name != "received_at")
 
@@ -165,6 +165,8 @@ def holding_cells(accepted: AcceptedBatch, machine: str, holding: Holding) -> tu
         holding.until,
         list(holding.methods),
         holding.verdict.value,
+        "" if holding.certain is None else holding.certain.verdict.value,
+        None if holding.certain is None else holding.certain.until,
         accepted.reported_at,
         accepted.received_at,
     )
@@ -335,6 +337,9 @@ def _stored(row: Sequence[Any]) -> StoredHolding:
             name=cell["parent_name"],
             namespace=cell["parent_namespace"],
         )
+    certain = None
+    if cell["certain_until"] is not None:
+        certain = CertainPeriod(verdict=HoldingVerdict(cell["certain_verdict"]), until=cell["certain_until"])
     holding = Holding(
         view=cell["view"],
         holder=holder,
@@ -350,6 +355,7 @@ def _stored(row: Sequence[Any]) -> StoredHolding:
         until=cell["until"],
         methods=tuple(cell["methods"]),
         verdict=HoldingVerdict(cell["verdict"]),
+        certain=certain,
     )
     return StoredHolding(
         cluster=cell["cluster"], machine=cell["machine"], holding=holding, reported_at=cell["reported_at"]

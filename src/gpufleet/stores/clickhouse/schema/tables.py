@@ -364,6 +364,8 @@ HOLDINGS = TableDefinition(
         Column("until", f"Nullable({INSTANT})"),
         Column("methods", "Array(String)"),
         Column("verdict", TEXT),
+        Column("certain_verdict", TEXT),
+        Column("certain_until", f"Nullable({INSTANT})"),
         _REPORTED,
         _RECEIVED,
     ),

@@ -266,6 +266,8 @@ VIEWS = (
             ViewColumn(
                 "verdict", "verdict", "`agreed`, `declared_only`, `observed_only`, `conflict`, `unknown` or `none`"
             ),
+            ViewColumn("certain_verdict", "certain_verdict", "last certain verdict, if it is `unknown` now; or empty"),
+            ViewColumn("certain_until", "certain_until", "time at which the verdict became `unknown`, or NULL"),
             *table_columns("reported_at received_at"),
         ),
         source="holdings FINAL",

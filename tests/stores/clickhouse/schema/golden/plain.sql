@@ -230,6 +230,8 @@ CREATE TABLE IF NOT EXISTS holdings (
     `until` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
     `methods` Array(String) CODEC(ZSTD(1)),
     `verdict` LowCardinality(String) CODEC(ZSTD(1)),
+    `certain_verdict` LowCardinality(String) CODEC(ZSTD(1)),
+    `certain_until` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
     `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
     INDEX `holder_id` `holder_id` TYPE bloom_filter(0.01) GRANULARITY 1,
