@@ -75,10 +75,15 @@ READER_PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi", "netdata")
 """Precedence of readers of the same subject, the most trusted first; other readers follow by name."""
 
 
-def precedence(sample: Sample) -> tuple[bool, int, str]:
+def reader_rank(reader: str) -> tuple[int, str]:
+    """Sort key of readers of one subject, the most trusted first."""
+    rank = READER_PRECEDENCE.index(reader) if reader in READER_PRECEDENCE else len(READER_PRECEDENCE)
+    return rank, reader
+
+
+def precedence(sample: Sample) -> tuple[bool, tuple[int, str]]:
     """Sort key of samples of one subject, the most trusted first; imported samples come last."""
-    rank = READER_PRECEDENCE.index(sample.reader) if sample.reader in READER_PRECEDENCE else len(READER_PRECEDENCE)
-    return sample.provenance is Provenance.IMPORTED, rank, sample.reader
+    return sample.provenance is Provenance.IMPORTED, reader_rank(sample.reader)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

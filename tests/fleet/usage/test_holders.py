@@ -25,7 +25,9 @@ UNITS = {
     ("c", "u0"): PhysicalUnit(
         "c", "u0", (("m", "gpu/0"),), "H200", {n: UnitPart(r, (("m", f"mig/{n}"),)) for n, r in PARTS.items()}
     ),
-    ("c", "u1"): PhysicalUnit("c", "u1", (("m", "gpu/1"), ("guest", "gpu/1")), None, {}),
+    ("c", "u1"): PhysicalUnit(
+        "c", "u1", (("m", "gpu/1"), ("guest", "gpu/1")), None, {}, models=((4 * NANOS, "A"), (8 * NANOS, "B"))
+    ),
 }
 AT = {
     ("m", "gpu/0"): ("u0", WHOLE),

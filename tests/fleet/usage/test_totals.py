@@ -24,7 +24,10 @@ UNITS = {
     ("c", "u0"): PhysicalUnit(
         "c", "u0", (("m", "gpu/0"),), "H200", {n: UnitPart(r, (("m", n),)) for n, r in PARTS.items()}
     ),
-    ("c", "u1"): PhysicalUnit("c", "u1", (("m", "gpu/1"),), None, {}),
+    ("c", "u1"): PhysicalUnit(
+        "c", "u1", (("m", "gpu/1"),), "C", {}, models=((START + 4 * NANOS, "A"), (START + 8 * NANOS, "B"))
+    ),
+    ("c", "u2"): PhysicalUnit("c", "u2", (), None, {}),
 }
 
 
@@ -60,7 +63,7 @@ World = dict[tuple[str, str], list[str | None]]
 
 def seen(segment: Segment, part: str, world: World) -> DeviceUsage:
     first, last = ((at - START) // NANOS for at in (segment.start, segment.end))
-    states_seen = world[segment.unit[1], part][first:last]
+    states_seen = world.get((segment.unit[1], part), [])[first:last]
     return DeviceUsage(used_seconds=states_seen.count("used"), idle_seconds=states_seen.count("idle"))
 
 
@@ -68,7 +71,7 @@ def summed(
     held: Sequence[UnitHolding], world: World, by: Sequence[UsageDimension], prices: Sequence[Price] = ()
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
     known = []
-    for segment in cut_segments(held, ALLOCATIONS, [to_ns(one.valid_from) for one in prices]):
+    for segment in cut_segments(held, ALLOCATIONS, [to_ns(one.valid_from) for one in prices], UNITS):
         unit = UNITS[segment.unit]
         names = [name for name, _ in device_intervals(segment, unit)]
         known.append(MeasuredSegment(segment, unit, {name: seen(segment, name, world) for name in names}))
@@ -91,7 +94,9 @@ def brute(held: Sequence[UnitHolding], world: World, key: str | None) -> dict[st
             groups: dict[str | None, set[str]] = {}
             for one in now:
                 spec = ALLOCATIONS[one.allocation].spec
-                name = {"allocation": one.allocation, "tenant": spec.tenant, "total": "total"}[key or "total"]
+                model = "H200" if unit == "u0" else "A" if second < 8 else "B"
+                names = {"allocation": one.allocation, "tenant": spec.tenant, "model": model, "total": "total"}
+                name = names[key or "total"]
                 groups.setdefault(name, set()).add(one.part.name)
             for name, parts in groups.items():
                 ratio = 1.0 if WHOLE in parts else sum(PARTS[part] for part in parts)
@@ -106,7 +111,7 @@ def brute(held: Sequence[UnitHolding], world: World, key: str | None) -> dict[st
     return found
 
 
-@given(held=st.lists(holdings(), max_size=8), world=worlds, by=st.sampled_from(["allocation", "tenant"]))
+@given(held=st.lists(holdings(), max_size=8), world=worlds, by=st.sampled_from(["allocation", "tenant", "model"]))
 def test_every_second_of_every_unit_counts_once(held: list[UnitHolding], world: World, by: str) -> None:
     groups, total = summed(held, world, (UsageDimension(by),))
     expected = brute(held, world, by)
@@ -176,7 +181,7 @@ def test_cost_uses_the_price_in_force() -> None:
     groups, total = summed(held, world_of(), (UsageDimension.ALLOCATION,), prices)
     assert [one.cost for one in groups] == [pytest.approx(4 + 12), pytest.approx((4 + 12) / 4)]
     assert total.cost == pytest.approx(16)
-    unpriced, _ = summed([UnitHolding(("c", "u1"), HeldPart(WHOLE), "a", ns(0), ns(1))], world_of(), (), prices)
+    unpriced, _ = summed([UnitHolding(("c", "u2"), HeldPart(WHOLE), "a", ns(0), ns(1))], world_of(), (), prices)
     assert (unpriced[0].cost, unpriced[0].cost_absent) == (None, Reason.NO_DATA)
     assert "unknown model" in unpriced[0].cost_detail
     (bare,), _ = summed(held[:1], world_of(), ())

@@ -28,12 +28,14 @@ CLOUD = Machine(name="node-a", machine_id="a" * 32)
 OWN = Machine(name="node-b", machine_id="b" * 32)
 
 
-async def report(site: Site, machine: Machine, seq: int, hour: int, instance_type: str | None = None) -> None:
+async def report(
+    site: Site, machine: Machine, seq: int, hour: int, instance_type: str | None = None, name: str = "NVIDIA H200"
+) -> None:
     """Report a GPU, and the instance type of its machine, at an hour of a day."""
     at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
     view = msgspec.structs.replace(gpu_view(0), uuid=f"GPU-{machine.name}")
     fast = gpu_sample(view, at, gpu_power_watts=1.0, gpu_pci_address=view.pci_address or "")
-    static = msgspec.structs.replace(fast, lane=Lane.STATIC, values={"gpu_name": "NVIDIA H200"})
+    static = msgspec.structs.replace(fast, lane=Lane.STATIC, values={"gpu_name": name})
     values: dict[str, Value | Absent] = {"host_kernel_release": "6.1"}
     if instance_type is not None:
         values["host_instance_type"] = instance_type
@@ -89,6 +91,33 @@ async def test_past_cost_has_the_instance_type_of_its_time(site: Site) -> None:
     assert status == 200, document
     of_holders = msgspec.convert(document, UsageAnswer)
     assert of_holders.total.cost == pytest.approx(5 * 3 + 8 * 2)  # the GPU is known from its first report on
+
+
+async def test_past_cost_has_the_product_name_of_its_time(site: Site) -> None:
+    """A driver of 16:00 writes the name in another way, for which there is no price."""
+    await report(site, CLOUD, 1, 11)
+    await put(site, CLOUD)
+    window = "start=2026-03-01T00:00:00Z&end=2026-03-01T16:00:00Z"
+    before = [(await site.request(f"/v1/usage?group_by={by}&{window}"))[1] for by in ("model", "cluster,model,pod")]
+    await report(site, CLOUD, 2, 16, name="NVIDIA H200 141GB")
+    after = [(await site.request(f"/v1/usage?group_by={by}&{window}"))[1] for by in ("model", "cluster,model,pod")]
+    assert after == before
+    answers = [msgspec.convert(one, UsageAnswer) for one in after]
+    assert [one.total.cost for one in answers] == [pytest.approx(4 * 2), pytest.approx(5 * 2)]
+    day = msgspec.convert((await site.request(f"/v1/usage?group_by=model&{DAY}"))[1], UsageAnswer)
+    found = {row.group[UsageDimension.MODEL]: (row.held_gpu_hours, row.cost) for row in day.rows}
+    assert found == {"NVIDIA H200": (4, pytest.approx(8)), "NVIDIA H200 141GB": (8, None)}
+
+
+async def test_missing_gpu_has_the_product_name_of_its_time(site: Site) -> None:
+    await report(site, CLOUD, 1, 11)
+    spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": CLOUD.name}, "expected": {"H200": 2}}
+    spec |= {"valid_from": "2026-03-01T12:00:00Z"}
+    assert (await site.request(f"/v1/allocations/{CLOUD.name}", "PUT", spec))[0] == 201
+    await report(site, CLOUD, 2, 16, name="NVIDIA H200 141GB")
+    window = "start=2026-03-01T00:00:00Z&end=2026-03-01T16:00:00Z"
+    answer = msgspec.convert((await site.request(f"/v1/usage?{window}"))[1], UsageAnswer)
+    assert answer.total.cost == pytest.approx(2 * 4 * 2)
 
 
 async def test_time_before_the_first_report_of_a_type_has_none(site: Site) -> None:

@@ -62,14 +62,17 @@ def missing_devices(
     cluster = spec.target.cluster
     known = [unit for unit in had if (cluster, unit.id) in units]
     there = [(unit.start, unit.end, unit.id) for unit in known if unit.part.name == WHOLE]
-    model = _model_of(spec.expected, {units[cluster, unit.id].model for unit in known})
+    others = [units[cluster, unit.id] for unit in known]
+    model = _model_of(spec.expected, {unit.model for unit in others})
+    changes = sorted({at for unit in others for at, _ in unit.models})
+    models = tuple((at, _model_of(spec.expected, {unit.model_at(at) for unit in others})) for at in changes)
     most, stand_ins = 0, []
     for start, end in pairwise(sorted({*span, *(at for one in (*there, *ambiguous) for at in one[:2])})):
         least = max((number for first, last, number in ambiguous if first <= start and end <= last), default=0)
         lacking = max(wanted, least) - len({id_ for first, last, id_ in there if first <= start and end <= last})
         most = max(most, lacking)
         names = (f"missing/{allocation.id}/{number}" for number in range(lacking))
-        stand_ins += [(PhysicalUnit(cluster, name, (), model, {}), start, end) for name in names]
+        stand_ins += [(PhysicalUnit(cluster, name, (), model, {}, models=models), start, end) for name in names]
     return most, stand_ins
 
 

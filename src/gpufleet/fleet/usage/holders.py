@@ -107,17 +107,17 @@ def holder_rows(
     total = UsageTotal()
     several = _with_several_slurm_clusters(holders)
     for one in known:
-        cluster = one.segment.unit[0]
+        cluster, model = one.segment.unit[0], one.unit.model_at(one.segment.start)
         groups: dict[tuple[Group, Reason | None], GroupShare] = {}
         for piece in one.segment.pieces:
             values = {
                 key: tuple(
-                    _value(dimension, cluster, one.unit, holders[cluster, key], qualified=cluster in several)
+                    _value(dimension, cluster, model, holders[cluster, key], qualified=cluster in several)
                     for dimension in by
                 )
                 for key in (*piece.shares, *piece.disputed)
             }
-            _add_piece(groups, piece, values, tuple(_value(dimension, cluster, one.unit, None) for dimension in by))
+            _add_piece(groups, piece, values, tuple(_value(dimension, cluster, model, None) for dimension in by))
         every = GroupShare({WHOLE})
         for place, share in groups.items():
             into = sums.setdefault(place, UsageTotal())
@@ -202,12 +202,12 @@ def holder_value(dimension: UsageDimension, holder: Holder, *, qualified: bool =
 
 
 def _value(
-    dimension: UsageDimension, cluster: str, unit: PhysicalUnit, holder: Holder | None, *, qualified: bool = False
+    dimension: UsageDimension, cluster: str, model: str | None, holder: Holder | None, *, qualified: bool = False
 ) -> str | None:
     if dimension is UsageDimension.CLUSTER:
         return cluster
     if dimension is UsageDimension.MODEL:
-        return unit.model
+        return model
     return None if holder is None else holder_value(dimension, holder, qualified=qualified)
 
 

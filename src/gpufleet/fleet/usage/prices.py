@@ -57,7 +57,7 @@ class PriceTable:
         """Return the price of an hour of a unit at an instant, nanoseconds since 1970; None if none is in force."""
         replaced: set[tuple[str | None, ...]] = set()
         placement = unit.placed_at(at)
-        for (_, _, _, begin), end, price in self._of_model.get((unit.model or "").casefold(), ()):
+        for (_, _, _, begin), end, price in self._of_model.get((unit.model_at(at) or "").casefold(), ()):
             key = (price.commitment, price.instance_type, price.region)
             if begin > at or key in replaced or not self._applies(price, unit, placement):
                 continue

@@ -172,10 +172,11 @@ def _may_be_contested(
 
 
 def unit_changes(unit: PhysicalUnit | None) -> list[int]:
-    """Return the instants at which the placement of a unit, or the share of one of its parts, changes."""
+    """Return the instants at which the name or placement of a unit, or the share of one of its parts, changes."""
     if unit is None:
         return []
-    return [*(one.since for one in unit.placements), *(at for part in unit.parts.values() for at, _ in part.changes)]
+    of_parts = (at for part in unit.parts.values() for at, _ in part.changes)
+    return [*(one.since for one in unit.placements), *(at for at, _ in unit.models[1:]), *of_parts]
 
 
 def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:

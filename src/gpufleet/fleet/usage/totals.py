@@ -85,9 +85,10 @@ def usage_rows(
     total = UsageTotal()
     for one in known:
         groups: dict[Group, set[HeldPart]] = {}
+        model = one.unit.model_at(one.segment.start)
         for id_, parts in one.segment.parts.items():
             if id_ in shown:
-                group = tuple(_value(dimension, allocations[id_], one.unit) for dimension in by)
+                group = tuple(_value(dimension, allocations[id_], model) for dimension in by)
                 groups.setdefault(group, set()).update(parts)
         is_known = not one.segment.contested
         for group, held in groups.items():
@@ -123,7 +124,7 @@ def _share(one: MeasuredSegment[Segment], held: AbstractSet[HeldPart]) -> GroupS
     return found
 
 
-def _value(dimension: UsageDimension, allocation: Allocation, unit: PhysicalUnit) -> str | None:
+def _value(dimension: UsageDimension, allocation: Allocation, model: str | None) -> str | None:
     match dimension:
         case UsageDimension.CLUSTER:
             return allocation.spec.target.cluster
@@ -134,7 +135,7 @@ def _value(dimension: UsageDimension, allocation: Allocation, unit: PhysicalUnit
         case UsageDimension.TEAM:
             return allocation.spec.team
         case UsageDimension.MODEL:
-            return unit.model
+            return model
         case _:
             return None  # a dimension of holders
 
@@ -161,7 +162,7 @@ def add_usage(
             into.energy_known += known
     price = prices.find(unit, one.segment.start)
     if price is None:
-        into.without_price.add(unit.model or "a device of unknown model")
+        into.without_price.add(unit.model_at(one.segment.start) or "a device of unknown model")
     else:
         into.cost += ratio * seconds / 3600 * price
 

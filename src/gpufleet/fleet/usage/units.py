@@ -82,9 +82,10 @@ class PhysicalUnit(msgspec.Struct):
         cluster: its cluster.
         id: unique in the cluster.
         views: its views on all sides.
-        model: as the driver names it, or None.
+        model: as the driver names it now, or None.
         parts: its MIG devices, by UUID or key.
         placements: instance types and regions of its machines, in order of time.
+        models: times since which it had a name, nanoseconds since 1970 and ascending; empty if they are not read.
     """
 
     cluster: str
@@ -93,6 +94,12 @@ class PhysicalUnit(msgspec.Struct):
     model: str | None
     parts: dict[str, UnitPart]
     placements: tuple[UnitPlacement, ...] = ()
+    models: tuple[tuple[int, str | None], ...] = ()
+
+    def model_at(self, at: int) -> str | None:
+        """Return the name at an instant, nanoseconds since 1970. Before the first report, it is that of the first."""
+        begun = [name for since, name in self.models if since <= at]
+        return begun[-1] if begun else self.models[0][1] if self.models else self.model
 
     def placed_at(self, at: int) -> UnitPlacement:
         """Return its placement at an instant, nanoseconds since 1970."""

@@ -15,7 +15,7 @@ from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
 from gpufleet.hub.query.prices import CurrentPrices
-from gpufleet.hub.query.usage_inputs import check_interval, complete_ratios, measured, place_units
+from gpufleet.hub.query.usage_inputs import check_interval, complete_ratios, measured, name_units, place_units
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder
@@ -97,6 +97,8 @@ class HolderUsageCalculator:
             if prices.needs_placement:
                 by_id = {one.id: one for one in records}
                 place_units(found.units.by_id.values(), by_id, self._store, self._joins, found.stays)
+            if prices or UsageDimension.MODEL in by:
+                name_units(found.units.by_id.values(), self._store, name)
             presence += found.presence
             for place, own in by_place(held).items():
                 id_, part = found.units.held_at(place)

@@ -42,7 +42,14 @@ from gpufleet.hub.query.holding_reads import ambiguous_jobs, machine_queries, re
 from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
-from gpufleet.hub.query.usage_inputs import PastReports, check_interval, complete_ratios, measured, place_units
+from gpufleet.hub.query.usage_inputs import (
+    PastReports,
+    check_interval,
+    complete_ratios,
+    measured,
+    name_units,
+    place_units,
+)
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import MachineRecord
@@ -158,7 +165,10 @@ class UsageCalculator:
         unresolved: list[UnresolvedAllocation] = []
         for cluster in sorted(clusters):
             mine = [one for one in every.values() if one.spec.target.cluster == cluster]
-            found, placed = self._place(cluster, mine, shown, start, end, places_units=prices.needs_placement)
+            names_units = bool(prices) or UsageDimension.MODEL in by
+            found, placed = self._place(
+                cluster, mine, shown, start, end, places_units=prices.needs_placement, names_units=names_units
+            )
             units.update({(cluster, id_): unit for id_, unit in found.items()})
             for one in mine:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
@@ -209,11 +219,13 @@ class UsageCalculator:
         end: int,
         *,
         places_units: bool,
+        names_units: bool,
     ) -> tuple[dict[str, PhysicalUnit], dict[str, AllocatedUnits]]:
         """Find the devices of the allocations of a cluster in an interval; each machine is queried once.
 
         Those of a pod or job that is not `shown` are found only on machines with devices of the shown allocations.
-        With `places_units`, the devices have the instance type and region of their machines.
+        With `places_units`, the devices have the instance type and region of their machines. With `names_units`, they
+        have their names over time.
         """
         machines: dict[str, MachineRecord] = {}
         bound: dict[str, tuple[BoundInterval, ...]] = {}
@@ -244,6 +256,8 @@ class UsageCalculator:
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
         if places_units:
             place_units(units.by_id.values(), machines, self._store, self._joins, stays)
+        if names_units:
+            name_units(units.by_id.values(), self._store, cluster)
         placed = {}
         for one in mine:
             if one.spec.kind in WORKLOAD_KINDS:

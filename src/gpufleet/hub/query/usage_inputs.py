@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
 from gpufleet.fleet.usage.placements import MachinePlacement, Texts, placements_of
+from gpufleet.fleet.usage.product_names import names_of
 from gpufleet.fleet.usage.residence import Interval
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
@@ -26,6 +27,7 @@ from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance, Value
+from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side
 from gpufleet.ports.store import HistoryStore, Store
@@ -110,6 +112,18 @@ def place_units(
     }
     for unit in units:
         unit.placements = placements_of(unit.views, places, stays)
+
+
+def name_units(units: Iterable[PhysicalUnit], store: HistoryStore, cluster: str) -> None:
+    """Set the names that units of a cluster had over time."""
+    by_place = {place: unit for unit in units for place in unit.views}
+    machines = sorted({machine for machine, _ in by_place})
+    texts: dict[str, list[StoredText]] = defaultdict(list)
+    for one in store.texts_of_machines(cluster, machines, "gpu_name") if machines else ():
+        if (one.machine, one.view) in by_place:
+            texts[by_place[one.machine, one.view].id].append(one)
+    for unit in by_place.values():
+        unit.models = names_of(texts[unit.id])
 
 
 def complete_ratios(
