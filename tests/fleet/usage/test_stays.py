@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
-from gpufleet.fleet.usage.stays import Reported, bounded_stays, clipped, is_left, never_reported
+from gpufleet.fleet.usage.stays import Reported, bounded_stays, clipped, is_left, never_reported, with_indexed
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.api.inventory import RETURN_GAP_NS, StoredSlot
 from gpufleet.model.time import NANOS
@@ -47,6 +47,20 @@ def intervals(slots: list[StoredSlot], reported: Mapping[Place, int]) -> dict[Pl
 
 def test_stay_of_a_gpu_that_never_moved_is_unbounded() -> None:
     assert intervals([slot("a", X, 1), slot("b", Y, 2)], {("a", X): 9 * HOUR, ("b", Y): 9 * HOUR}) == {}
+
+
+def test_index_counts_until_the_first_name() -> None:
+    """The index was reported up to 9 h; the named GPUs came at 9 h, one of them left for another machine."""
+    listed, other = ("a", "gpu/instance/0"), ("b", "gpu/instance/0")
+    named = {("a", X): 9 * HOUR, ("a", Y): 10 * HOUR, ("b", Y): 5 * HOUR}
+    before = {("a", Y): ((10 * HOUR, 12 * HOUR),)}
+    found = with_indexed(before, [listed, other], named, lambda place, start, end: place == listed and end < 9 * HOUR)
+    assert found == {
+        listed: ((0, 9 * HOUR),),
+        ("a", X): ((9 * HOUR, UNBOUNDED),),
+        ("a", Y): ((10 * HOUR, 12 * HOUR),),
+    }
+    assert with_indexed({}, [listed], {}, lambda *_: True) == {}
 
 
 def test_moved_gpu_is_in_one_machine_at_a_time() -> None:

@@ -155,6 +155,8 @@ def test_list_index_counts_only_without_named_gpus() -> None:
     listed = View(kind=ViewKind.GPU, side=Side.HOST, instance="0")
     assert len(units({"m": [stored(listed, reader="netdata"), stored(gpu(A))]}).whole("m")) == 1
     assert len(units({"m": [stored(listed, reader="netdata")]}).whole("m")) == 1
+    both = {"m": [stored(listed, reader="netdata"), stored(gpu(A))]}
+    assert len(PhysicalUnits("c", both, left=[("m", listed.key)]).whole("m")) == 2
 
 
 def test_vgpu_is_one_unit_from_both_sides() -> None:

@@ -235,6 +235,37 @@ async def test_gpu_that_returns_is_held_by_each_machine_in_turn(site: Site) -> N
     assert (await usage(site, until_eleven)).rows == before.rows
 
 
+async def test_gpus_known_by_index_stay_in_the_past(site: Site) -> None:
+    """Two GPUs are known by index until an agent reports them by UUID at 12:00. The index is reported later, too."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    machine = Machine(name="node-a", machine_id="a" * 32)
+
+    async def post(seq: int, hour: int) -> None:
+        at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+        samples = tuple(
+            msgspec.structs.replace(
+                gpu_sample(View(kind=ViewKind.GPU, side=Side.HOST, instance=str(n)), at, gpu_power_watts=1.0),
+                reader="netdata",
+                provenance=Provenance.HOST_NETDATA,
+            )
+            for n in range(2)
+        )
+        await site.post(body(seq, at, sender="netdata", machine=machine, samples=samples))
+
+    midnight = {"valid_from": "2026-03-01T00:00:00Z"}
+    for seq, hour in enumerate((6, 9, 11), start=1):
+        await post(seq, hour)
+    await site.request("/v1/allocations/a", "PUT", {**spec("node-a", tenant="t"), **midnight})
+    until_noon = "start=2026-03-01T00:00:00Z&end=2026-03-01T12:00:00Z"
+    assert await hours(site) == {"a": (48, 48)}
+    before = await usage(site, f"group_by=tenant&{until_noon}")
+    await post_gpus(site, 1, "node-a", 12, {0: 0, 1: 1})
+    for seq, hour in ((4, 15), (5, 18)):
+        assert await hours(site) == {"a": (48, 48)}
+        assert await usage(site, f"group_by=tenant&{until_noon}") == before
+        await post(seq, hour)
+
+
 async def test_gpu_that_left_for_a_machine_without_allocation(site: Site) -> None:
     """GPU-1 moves to node-b at 12:00. A later allocation of node-b changes nothing for tenant t."""
     for seq, (name, hour, gpus) in enumerate((("node-a", 6, {0: 0, 1: 1}), ("node-b", 12, {1: 1})), start=1):

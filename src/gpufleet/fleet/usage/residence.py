@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
-from gpufleet.fleet.readings import known_views
+from gpufleet.fleet.readings import device_views, known_views
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.absence import Absent
 from gpufleet.model.stored.samples import StoredSample
@@ -66,6 +66,16 @@ def unread_slots(stored: Mapping[str, Sequence[StoredSample]]) -> frozenset[tupl
         for view in known_views(samples).values()
         if view.side is Side.PCI_ONLY and view.pci_address is not None
     )
+
+
+def indexed_gpus(stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, Side]:
+    """Return the GPUs known by a list index only, with their side, of machines that now report others by name."""
+    found: dict[Place, Side] = {}
+    for machine, samples in stored.items():
+        gpus = {key: view for key, view in known_views(samples).items() if view.kind is ViewKind.GPU}
+        if any(view.named for view in device_views(samples).values() if view.kind is ViewKind.GPU):
+            found |= {(machine, key): view.side for key, view in gpus.items() if not view.named}
+    return found
 
 
 Interval = tuple[int, int]

@@ -8,6 +8,7 @@
   machine continued to report it.
 - A GPU that came into an empty slot has been there since, if its machine reported another GPU before. A PCI device that
   no driver read is no empty slot.
+- A GPU known by a list index only was there until its machine first reported a GPU by UUID or address.
 
 A machine begins to report a GPU again after a pause of `RETURN_GAP_NS`. The store keeps these times as long as its
 history of slots, so that a return does not change what is past.
@@ -63,6 +64,39 @@ def bounded_stays(
     for place, begun in _added(seen, was_reported, unread):
         found[place] = _without(found.get(place, [(0, UNBOUNDED)]), 0, begun)
     return {place: tuple(stays) for place, stays in found.items()}
+
+
+def with_indexed(
+    stays: Mapping[Place, Sequence[Interval]],
+    indexed: Iterable[Place],
+    named: Mapping[Place, int],
+    was_reported: Reported,
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return stays with those of GPUs known by a list index only, which their machine later reported by name.
+
+    An index does not show which of the named GPUs it was. So it counts until the machine first reported a GPU by name,
+    and the named GPUs count from then on.
+
+    Args:
+        stays: of named GPUs, as `bounded_stays` returns them.
+        indexed: GPUs known by index on machines with named GPUs.
+        named: first report of each named GPU of these machines, nanoseconds since 1970.
+        was_reported: queried for GPUs known by index.
+    """
+    first: dict[str, int] = {}
+    for (machine, _), at in named.items():
+        first[machine] = min(at, first.get(machine, at))
+    found = {place: tuple(own) for place, own in stays.items()}
+    begun: dict[str, int] = {}
+    for place in indexed:
+        since = first.get(place[0])
+        if since is not None and was_reported(place, 0, since - RETURN_GAP_NS):
+            begun[place[0]] = since
+            found[place] = ((0, since),)
+    for place in named:
+        if place[0] in begun:
+            found[place] = tuple(_without(found.get(place, [(0, UNBOUNDED)]), 0, begun[place[0]]))
+    return found
 
 
 def is_left(stays: Sequence[Interval]) -> bool:

@@ -2,7 +2,7 @@
 
 - Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
 - A GPU that its host passed through to a guest is identified by the UUID that the host read before.
-- A view known only by its list position counts only if its machine shows no identified view.
+- A view known only by its list position counts only if its machine shows no identified view, or as one that left.
 - A MIG device is a part of its GPU, also after it was removed. A later one at its place has its UUID, and can have
   another share: the driver derives UUIDs from places.
 - A vGPU instance and the GPU seen by its guest are the same device, by the instance's UUID. It counts as a device of
@@ -118,8 +118,8 @@ class PhysicalUnits:
     ) -> None:
         """Take the newest samples of every machine by id.
 
-        `left` are GPUs that moved to another machine, and vGPU instances that may have ended. `guests` maps a host to
-        the guests among the machines.
+        `left` are GPUs that moved to another machine or were known by index only, and vGPU instances that may have
+        ended. `guests` maps a host to the guests among the machines.
         """
         self._cluster = cluster
         self._left = frozenset(left)
@@ -133,7 +133,8 @@ class PhysicalUnits:
                 is_current = key in self._current[machine]
                 was = (machine, key) in self._left or _was_in_slot(view, self._current[machine], uuids)
                 was = was or (view.kind is ViewKind.MIG and view.uuid is not None)  # its past stays if it is removed
-                if (view.named or not named) and (is_current or was):
+                is_counted = view.named or not named or (machine, key) in self._left
+                if is_counted and (is_current or was):
                     views[machine, key] = view
         for place, view in views.items():
             for name in _names(place, view, has_left=place in self._left):

@@ -9,13 +9,20 @@ from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, Interval, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
-from gpufleet.fleet.usage.stays import bounded_stays, is_left
+from gpufleet.fleet.usage.stays import bounded_stays, clipped, is_left
 from gpufleet.fleet.usage.units import SIZES, WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
 from gpufleet.hub.query.prices import CurrentPrices
-from gpufleet.hub.query.usage_inputs import check_interval, complete_ratios, measured, name_units, place_units
+from gpufleet.hub.query.usage_inputs import (
+    check_interval,
+    complete_ratios,
+    complete_stays,
+    measured,
+    name_units,
+    place_units,
+)
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder
@@ -150,6 +157,7 @@ class HolderUsageCalculator:
                 stored[machine] = tuple(_described(samples))
         slots = self._store.slots(cluster, sorted(by_id))
         bounded = {place: one for own in reported.values() for place, one in bounded_stays(slots, own).items()}
+        bounded = complete_stays(self._store, cluster, stored, bounded)
         left = [place for place, stays in bounded.items() if is_left(stays)]
         guests: dict[str, list[str]] = {}
         for record in records:
@@ -169,7 +177,8 @@ class HolderUsageCalculator:
                 if part == WHOLE and not inside and place not in split:
                     begin = max(start, first.get(place, to_ns(record.first_seen)))
                     until = min(end, now if seen >= now - MAX_CLOCK_SKEW_NS else seen)
-                    presence += [UnitInterval((cluster, id_), begin, until)] if begin < until else []
+                    stays = clipped(bounded.get(place, [(begin, until)]), begin, until)
+                    presence += [UnitInterval((cluster, id_), a, b) for a, b in stays if a < b]
         return _Inventory(units, bounded, tuple(presence))
 
 

@@ -46,6 +46,7 @@ from gpufleet.hub.query.usage_inputs import (
     PastReports,
     check_interval,
     complete_ratios,
+    complete_stays,
     measured,
     name_units,
     place_units,
@@ -293,7 +294,7 @@ class UsageCalculator:
             slots = self._store.slots(cluster, sorted(changed)) if changed else ()
             reports = PastReports(self._store, cluster, side)
             stays |= bounded_stays(slots, reported, reports.any_within, unread)
-        return stays
+        return complete_stays(self._store, cluster, every, stays)
 
     def _held(
         self,

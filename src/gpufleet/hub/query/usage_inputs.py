@@ -7,8 +7,9 @@ from typing import TypeVar
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
 from gpufleet.fleet.usage.placements import MachinePlacement, Texts, placements_of
 from gpufleet.fleet.usage.product_names import names_of
-from gpufleet.fleet.usage.residence import Interval
+from gpufleet.fleet.usage.residence import Interval, indexed_gpus
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
+from gpufleet.fleet.usage.stays import with_indexed
 from gpufleet.fleet.usage.totals import MeasuredSegment
 from gpufleet.fleet.usage.units import (
     SIZES,
@@ -28,8 +29,9 @@ from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.readings import StoredText
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
-from gpufleet.model.view import Side
+from gpufleet.model.view import Side, ViewKind
 from gpufleet.ports.store import HistoryStore, Store
 
 MAX_SPAN_NS = 1100 * 86_400 * 10**9
@@ -72,6 +74,35 @@ class PastReports:
             ]
             for name in REPORTED
         )
+
+
+def complete_stays(
+    store: HistoryStore,
+    cluster: str,
+    stored: Mapping[str, Sequence[StoredSample]],
+    stays: Mapping[Place, Sequence[Interval]],
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return stays with those of GPUs that were known by a list index before their machine reported them by name.
+
+    Args:
+        store: has the times of reports.
+        cluster: the cluster.
+        stored: newest samples of machines.
+        stays: of GPUs known by name.
+    """
+    indexed = indexed_gpus(stored)
+    machines = sorted({machine for machine, _ in indexed})
+    named: dict[Place, int] = {}
+    if machines:
+        seen = [(one.machine, one.view, one.first) for one in store.slots(cluster, machines)]
+        texts = store.texts_of_machines(cluster, machines, "gpu_name")
+        for machine, view, at in [*seen, *((one.machine, one.view, one.at) for one in texts)]:
+            if view.startswith(f"{ViewKind.GPU}/") and (machine, view) not in indexed:
+                named[machine, view] = min(at, named.get((machine, view), at))
+    reports = {side: PastReports(store, cluster, side) for side in _SOURCES}
+    return with_indexed(
+        stays, indexed, named, lambda place, start, end: reports[indexed[place]].any_within(place, start, end)
+    )
 
 
 def place_units(
