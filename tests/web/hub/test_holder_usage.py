@@ -447,6 +447,45 @@ async def test_gpu_divided_into_vgpus_does_not_count_beside_them(cluster: Cluste
     for minute in (0, 30):
         await cluster.report(minute, dict.fromkeys([ONE, *vgpus], 1.0), held)
     answer = await usage(cluster, "namespace", 5)
-    assert (minutes(answer, "held_gpu_hours"), answer.total.gpus) == ({"ml": (25,)}, 1)
-    since_first_receipt = await usage(cluster, "namespace", 5, 31)
-    assert since_first_receipt.total.gpus == 2
+    assert minutes(answer, "held_gpu_hours") == {"ml": (25,)}
+    assert (answer.total.gpus, answer.total.held_gpu_hours * 60) == pytest.approx((2, 50))
+
+
+async def test_division_into_vgpus_leaves_the_time_before(cluster: Cluster) -> None:
+    vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="177c546c-c5a2-4093-bc1b-8051983e7a61", parent=ONE.key)
+    vm = Holder(kind=HolderKind.VM, id=VM, name="train", namespace="ml")
+    await cluster.report(0, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 2, 10)])
+    before = await usage(cluster, "pod", 0, 20)
+    held = cluster.held(vgpu, vm, 25, share=Share.VGPU, methods=("libvirt",))
+    await cluster.report(20, {ONE: 1.0, vgpu: 1.0}, [held], values={"vgpu_type": "A100-4C"})
+    assert (await usage(cluster, "pod", 0, 20)) == before
+    assert before.total.held_gpu_hours * 60 == pytest.approx(20)
+    answer = await usage(cluster, "pod")
+    assert (answer.total.gpus, answer.total.held_gpu_hours * 60) == pytest.approx((2, 30))
+
+
+async def test_report_of_a_host_leaves_the_past_of_its_guest(cluster: Cluster) -> None:
+    """The agent on the host reports the GPU of the guest on its bus from minute 20 on."""
+    machine = Machine(name="train", kind=MachineKind.GUEST, system_uuid=VM, hypervisor=NODES[0].name)
+    inside = gpu_view(7, side=Side.GUEST)
+    sample = gpu_sample(inside, cluster.at(0), gpu_power_watts=77.0, gpu_pci_address=inside.pci_address or "")
+    sample = msgspec.structs.replace(sample, provenance=Provenance.SLICE_GUEST)
+    guest = MachineReport(machine=machine, samples=(sample,))
+    sender = NODES[0].machine_id or ""
+
+    async def post(seq: int, minute: float, *reports: MachineReport) -> None:
+        at = cluster.at(minute)
+        batch = Batch(cluster="local", sender=sender, epoch=sender, seq=seq, sent_at=at, reports=reports)
+        await cluster.site.post(encode(batch))
+
+    for seq in (1, 2):  # the hypervisor is known once the host was reported
+        await post(seq, 0, MachineReport(machine=NODES[0]), guest)
+    before = await usage(cluster, "pod", 0, 20)
+    assert before.total.held_gpu_hours * 60 == pytest.approx(20)
+    view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0")
+    bus = gpu_sample(view, cluster.at(20), gpu_pci_driver="vfio-pci", gpu_pci_address="0000:01:00.0")
+    host = MachineReport(machine=NODES[0], samples=(msgspec.structs.replace(bus, reader=PCI_READER),))
+    await post(3, 20, host, MachineReport(machine=machine))
+    assert (await usage(cluster, "pod", 0, 20)) == before
+    answer = await usage(cluster, "pod")
+    assert (answer.total.gpus, answer.total.held_gpu_hours * 60) == pytest.approx((1, 30))

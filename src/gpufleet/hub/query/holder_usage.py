@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.readings import device_views
+from gpufleet.fleet.attribution.reported import known_until
+from gpufleet.fleet.readings import known_views
 from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows
-from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, Interval, last_reported
+from gpufleet.fleet.usage.presence import present_intervals, reported_spans
+from gpufleet.fleet.usage.residence import UNBOUNDED, Interval, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
-from gpufleet.fleet.usage.stays import bounded_stays, clipped, is_left
+from gpufleet.fleet.usage.stays import bounded_stays, is_left
 from gpufleet.fleet.usage.units import SIZES, WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
@@ -24,13 +26,14 @@ from gpufleet.hub.query.usage_inputs import (
     place_units,
 )
 from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
-from gpufleet.model.holdings import Holder
+from gpufleet.model.holdings import Holder, HolderKind
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
@@ -100,7 +103,7 @@ class HolderUsageCalculator:
             check_holdings(len(stored) + len(read))
             held = self._joins.complete(read)
             stored += held
-            found = self._inventory(name, records, start, end, now)
+            found = self._inventory(name, records, held, start, end, now)
             if prices.needs_placement:
                 by_id = {one.id: one for one in records}
                 place_units(found.units.by_id.values(), by_id, self._store, self._joins, found.stays)
@@ -140,7 +143,15 @@ class HolderUsageCalculator:
             found.setdefault(one.cluster, []).append(one)
         return found
 
-    def _inventory(self, cluster: str, records: Sequence[MachineRecord], start: int, end: int, now: int) -> _Inventory:
+    def _inventory(
+        self,
+        cluster: str,
+        records: Sequence[MachineRecord],
+        held: Iterable[StoredHolding],
+        start: int,
+        end: int,
+        now: int,
+    ) -> _Inventory:
         by_id = {one.id: one for one in records}
         stored: dict[str, tuple[StoredSample, ...]] = {}
         reported: dict[Side, dict[Place, int]] = {Side.HOST: {}, Side.GUEST: {}}
@@ -158,28 +169,66 @@ class HolderUsageCalculator:
         slots = self._store.slots(cluster, sorted(by_id))
         bounded = {place: one for own in reported.values() for place, one in bounded_stays(slots, own).items()}
         bounded = complete_stays(self._store, cluster, stored, bounded)
+        views = {(machine, key): view for machine in stored for key, view in known_views(stored[machine]).items()}
         left = [place for place, stays in bounded.items() if is_left(stays)]
+        left += [place for place, view in views.items() if view.kind is ViewKind.VGPU]
         guests: dict[str, list[str]] = {}
         for record in records:
             if record.hypervisor_id is not None:
                 guests.setdefault(record.hypervisor_id, []).append(record.id)
         units = PhysicalUnits(cluster, stored, left, guests)
-        first: dict[Place, int] = {}
-        for slot in slots:
-            first[slot.machine, slot.view] = min(slot.first, first.get((slot.machine, slot.view), slot.first))
-        hosts = {machine for machine, _ in last if by_id[machine].machine.kind is MachineKind.NODE}
-        split = _split(stored)
-        presence = []
-        for place, seen in last.items():
-            record = by_id[place[0]]
-            inside = record.machine.kind is MachineKind.GUEST and record.hypervisor_id in hosts
-            for id_, part in units.at([place]):
-                if part == WHOLE and not inside and place not in split:
-                    begin = max(start, first.get(place, to_ns(record.first_seen)))
-                    until = min(end, now if seen >= now - MAX_CLOCK_SKEW_NS else seen)
-                    stays = clipped(bounded.get(place, [(begin, until)]), begin, until)
-                    presence += [UnitInterval((cluster, id_), a, b) for a, b in stays if a < b]
+        first = self._first_reports(cluster, slots, views)
+        for place in last:
+            of_gpu = first.get((place[0], views[place].parent or ""), to_ns(by_id[place[0]].first_seen))
+            first.setdefault(place, of_gpu)
+        nodes = {one.id for one in records if one.machine.kind is MachineKind.NODE}
+        of_guests = {
+            id_: host for host, inside in guests.items() if host in nodes for id_ in inside if id_ not in nodes
+        }
+        found = present_intervals(
+            views, reported_spans(first, last, now), bounded, of_guests, _hosted_intervals(records, held, now)
+        )
+        presence = [
+            UnitInterval((cluster, id_), max(since, start), min(until, end, now))
+            for place, intervals in found.items()
+            for id_, part in units.at([place])
+            if part == WHOLE
+            for since, until in intervals
+            if max(since, start) < min(until, end, now)
+        ]
         return _Inventory(units, bounded, tuple(presence))
+
+    def _first_reports(
+        self, cluster: str, slots: Iterable[StoredSlot], views: Mapping[Place, View]
+    ) -> dict[Place, int]:
+        """Return the first report of GPUs in slots, and of vGPUs with a type, nanoseconds since 1970."""
+        found: dict[Place, int] = {}
+        for slot in slots:
+            found[slot.machine, slot.view] = min(slot.first, found.get((slot.machine, slot.view), slot.first))
+        machines = sorted({machine for (machine, _), view in views.items() if view.kind is ViewKind.VGPU})
+        for one in self._store.texts_of_machines(cluster, machines, "vgpu_type") if machines else ():
+            found.setdefault((one.machine, one.view), one.at)
+        return {place: at for place, at in found.items() if place in views}
+
+
+def _hosted_intervals(
+    records: Iterable[MachineRecord], held: Iterable[StoredHolding], now: int
+) -> dict[str, list[Interval]]:
+    """Return the intervals in which hosts reported that the virtual machines of guests have devices, by guest."""
+    guests: dict[str, list[str]] = {}
+    for record in records:
+        if record.machine.kind is MachineKind.GUEST and record.machine.system_uuid:
+            guests.setdefault(record.machine.system_uuid, []).append(record.id)
+    found: dict[str, list[Interval]] = {}
+    for one in held:
+        for holder in (one.holding.holder, one.holding.parent):
+            if holder is not None and holder.kind is HolderKind.VM:
+                until = known_until(one, now)
+                for guest in guests.get(normalise_uuid(holder.id) or "", ()):
+                    if guest != one.machine:
+                        interval = one.holding.since, UNBOUNDED if until is None else until
+                        found.setdefault(guest, []).append(interval)
+    return found
 
 
 def _described(samples: Iterable[StoredSample]) -> Iterator[StoredSample]:
@@ -189,16 +238,6 @@ def _described(samples: Iterable[StoredSample]) -> Iterator[StoredSample]:
             values = {name: value for name, value in one.sample.values.items() if name in _NEEDED}
             sample = msgspec.structs.replace(one.sample, values=values, dims=(), processes=None)
             yield msgspec.structs.replace(one, sample=sample)
-
-
-def _split(stored: Mapping[str, Sequence[StoredSample]]) -> frozenset[Place]:
-    """Return the GPUs that are divided into vGPUs: each vGPU counts as a device instead."""
-    return frozenset(
-        (machine, view.parent)
-        for machine, samples in stored.items()
-        for view in device_views(samples).values()
-        if view.kind is ViewKind.VGPU and view.parent is not None
-    )
 
 
 def _devices(segment: HolderSegment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
