@@ -153,7 +153,8 @@ class CertainPeriod(msgspec.Struct, frozen=True, kw_only=True):
 class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Interval in which a holder has a view, with its evidence.
 
-    A holding ends, and another one begins, when its verdict becomes `conflict`, and when it ceases to be.
+    A holding ends, and another one begins, when its verdict becomes `conflict` or ceases to be, and when the user,
+    account or queue of its holder changes.
 
     Attributes:
         view: key of the view.

@@ -346,9 +346,9 @@ def test_unknown_state_has_its_reason() -> None:
     assert node.round(kubelet=kubelet()).devices[FIRST].detail
 
 
-def job(since: int) -> HolderReport:
+def job(since: int, account: str = "") -> HolderReport:
     claim = HolderClaim(
-        holder=Holder(kind=HolderKind.JOB, id="12"),
+        holder=Holder(kind=HolderKind.JOB, id="12", account=account),
         devices=(DeviceName(Naming.MINOR, "0"),),
         method=Method.SCHEDULER,
         since=since * NANOS,
@@ -686,3 +686,18 @@ def test_job_after_a_conflict_keeps_its_start_over_a_restart() -> None:
     assert before.since > 900 * NANOS
     assert [one.since for one in result.devices[FIRST].holdings] == [before.since]
     assert not result.ended
+
+
+def test_job_with_another_account_is_another_holding() -> None:
+    node = Node()
+    node.round(slurm=job(900, "lab"))
+    unknown = [node.round(slurm=answer) for answer in (TIMEOUT, job(900), job(900, "lab"))]
+    changed = node.round(slurm=job(900, "physics"))
+
+    assert not any(one.ended for one in unknown)
+    (holding,) = changed.devices[FIRST].holdings
+    assert (holding.since, holding.holder.account) == (node.now, "physics")
+    (ended,) = changed.ended
+    assert (ended.holder.account, ended.until, ended.verdict) == ("lab", node.now, HoldingVerdict.DECLARED_ONLY)
+    node = Node(HoldingTracker(node.tracker.current, saved_at=node.now, sources=["slurm"]))
+    assert not node.round(slurm=job(900, "physics")).ended

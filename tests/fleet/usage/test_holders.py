@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows, holder_value
+from gpufleet.fleet.usage.holders import (
+    HolderSegment,
+    PlacedShares,
+    cut_holder_segments,
+    holder_history,
+    holder_rows,
+    holder_value,
+)
 from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.segments import UnitInterval, part_intervals
 from gpufleet.fleet.usage.shares import by_place, holder_key, share_intervals
@@ -98,7 +106,7 @@ def segments(
         for place, own in by_place(held).items()
         for one in share_intervals(own, NOW, 0, NOW)
     ]
-    return cut_holder_segments(presence, placed, UNITS, cuts)
+    return cut_holder_segments(presence, placed, UNITS, holder_history(held), cuts)
 
 
 def rows(
@@ -116,7 +124,7 @@ def rows(
             for name, _ in part_intervals(unit, {WHOLE}, one.start, one.end)
         }
         known.append(MeasuredSegment(one, unit, usage))
-    return holder_rows(known, {("c", holder_key(one)): one for one in HOLDERS}, by, PriceTable(prices))
+    return holder_rows(known, holder_history(held), by, PriceTable(prices))
 
 
 def held_seconds(found: Sequence[UsageRow]) -> dict[tuple[str | None, ...], float]:
@@ -263,6 +271,38 @@ def test_cost_is_divided_like_the_time() -> None:
 )
 def test_dimensions_are_fields_of_the_holder(dimension: str, holder: Holder, value: str | None) -> None:
     assert holder_value(UsageDimension(dimension), holder) == value
+
+
+def test_account_of_a_job_is_that_of_the_time() -> None:
+    """A machine that does not know the account changes nothing."""
+    moved = msgspec.structs.replace(JOB, account="other")
+    unknown = msgspec.structs.replace(JOB, account="", user="", queue="")
+    held = [
+        stored(unknown, 0, 2),
+        stored(JOB, 2, 5),
+        stored(moved, 5, 8),
+        stored(unknown, 6, 9, place=("m", "gpu/0")),
+    ]
+    groups, _ = rows(held, (UsageDimension.ACCOUNT, UsageDimension.USER))
+    assert held_seconds(groups) == {("lab", "ada", None): 5, ("other", "ada", None): 6}
+    (past,) = rows(held[:2], (UsageDimension.ACCOUNT,))[0]
+    assert past.group == {UsageDimension.ACCOUNT: "lab"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, SECONDS - 1), st.sampled_from("ab")), min_size=1, max_size=6),
+    st.integers(0, SECONDS),
+)
+def test_later_account_leaves_the_past(changes: list[tuple[int, str]], now: int) -> None:
+    begun = dict(changes)
+    held = [stored(msgspec.structs.replace(JOB, account=account), since) for since, account in begun.items()]
+    place = "c", holder_key(JOB)
+    later, earlier = (
+        holder_history([one for one in held if one.holding.since <= end * NANOS]) for end in (SECONDS, now)
+    )
+    for second in range(min(begun), now + 1):
+        account = begun[max(since for since in begun if since <= second)]
+        assert later.at(place, second * NANOS).account == earlier.at(place, second * NANOS).account == account
 
 
 def test_owner_is_the_last_of_its_chain() -> None:

@@ -331,6 +331,17 @@ async def test_every_dimension_of_holders(
     assert {name for name in found if name is not None} == {name for name in expected if name is not None}
 
 
+async def test_past_time_keeps_the_account_of_a_running_job(cluster: Cluster) -> None:
+    lab, physics = (job("4711", account=account) for account in ("lab", "physics"))
+    await cluster.report(10, {ONE: 1.0}, [cluster.held(ONE, lab, 0)])
+    before = minutes(await usage(cluster, "account", 0, 20))
+    held = [cluster.held(ONE, lab, 0, 20), cluster.held(ONE, physics, 20)]
+    await cluster.report(20, {ONE: 1.0}, held)
+    assert minutes(await usage(cluster, "account", 0, 20)) == before == {"lab": (20, 20)}
+    assert minutes(await usage(cluster, "account")) == {"lab": (20, 20), "physics": (10, 10)}
+    assert minutes(await usage(cluster, "job")) == {"4711": (30, 30)}
+
+
 async def test_holders_combine_with_cluster_and_model(cluster: Cluster) -> None:
     await report_example(cluster)
     answer = await usage(cluster, "cluster,namespace,model", query="&cluster=local")

@@ -104,13 +104,16 @@ class _SourceState(msgspec.Struct):
 
 
 class _Period(NamedTuple):
-    """Part of a holding in which its verdict is `conflict`, or is not; `unknown` belongs to the part before it.
+    """Part of a holding with one user, account and queue, and with `conflict` as its verdict or without.
+
+    The verdict `unknown` belongs to the part before it.
 
     Attributes:
         origin: start of the holding by its evidence, nanoseconds since 1970.
         since: start of the part.
         verdict: last verdict other than `unknown`, or None.
         until: when that verdict ceased; None while it lasts.
+        billed: user, account and queue, as last known.
         is_remembered: whether `origin` may be the start of a part, and not of the holding.
     """
 
@@ -118,6 +121,7 @@ class _Period(NamedTuple):
     since: int
     verdict: HoldingVerdict | None = None
     until: int | None = None
+    billed: tuple[str, ...] = ()
     is_remembered: bool = False
 
     def includes(self, start: int) -> bool:
@@ -126,12 +130,18 @@ class _Period(NamedTuple):
 
     def next(self, holding: Holding, now: int) -> "_Period":
         """Return the part at the next report of the same holding."""
-        if holding.verdict is HoldingVerdict.UNKNOWN:
-            ceased = self.until if self.until is not None or self.verdict is None else now
-            return self._replace(until=ceased)
-        was_conflict = self.verdict is HoldingVerdict.CONFLICT
-        changes = self.verdict is not None and was_conflict is not (holding.verdict is HoldingVerdict.CONFLICT)
-        return self._replace(since=now if changes else self.since, verdict=holding.verdict, until=None)
+        was_conflict, is_conflict = (one is HoldingVerdict.CONFLICT for one in (self.verdict, holding.verdict))
+        billed = _billed(holding.holder)
+        changes = any(old and new and old != new for old, new in zip(self.billed, billed, strict=False))
+        if holding.verdict is not HoldingVerdict.UNKNOWN and self.verdict is not None:
+            changes = changes or was_conflict is not is_conflict
+        billed = tuple(new or old for old, new in zip(self.billed or billed, billed, strict=True))
+        period = self._replace(since=now if changes else self.since, billed=billed)
+        if holding.verdict is not HoldingVerdict.UNKNOWN:
+            return period._replace(verdict=holding.verdict, until=None)
+        if changes:
+            return period._replace(verdict=None, until=None)
+        return period._replace(until=self.until if self.until is not None or self.verdict is None else now)
 
     @property
     def certain(self) -> CertainPeriod | None:
@@ -389,8 +399,9 @@ class HoldingTracker:
         """Join the evidence to the present holdings; return those that have ended.
 
         A holding whose start has changed is another one: a requeued job, or a pod that continues after a reboot. So is
-        one whose verdict became `conflict`, or ceased to be. One that ends has its last verdict other than `unknown`,
-        and ends when that verdict did: before its end it is always unknown.
+        one with another user, account or queue, and one whose verdict became `conflict`, or ceased to be. A holding
+        that ends has its last verdict other than `unknown`, and ends when that verdict did: before its end it is
+        always unknown.
         """
         by_view: dict[str, list[Evidence]] = {}
         for key, evidence in self._evidence.items():
@@ -467,11 +478,17 @@ SLURM = _SOURCES[Method.SCHEDULER]
 def _remembered_period(holding: Holding, saved_at: int) -> _Period:
     """Return the part of a holding of an earlier run, whose verdict ceased when it was saved."""
     verdict, until = holding.verdict, saved_at
+    period = _Period(holding.since, holding.since, billed=_billed(holding.holder), is_remembered=True)
     if verdict is HoldingVerdict.UNKNOWN:
         if holding.certain is None:
-            return _Period(holding.since, holding.since, is_remembered=True)
+            return period
         verdict, until = holding.certain.verdict, holding.certain.until
-    return _Period(holding.since, holding.since, verdict, until, is_remembered=True)
+    return period._replace(verdict=verdict, until=until)
+
+
+def _billed(holder: Holder) -> tuple[str, ...]:
+    """Return the texts of a holder that can change while it has a device, and that usage is grouped by."""
+    return holder.user, holder.account, holder.queue
 
 
 def _key(view: str, source: str, claim: HolderClaim) -> EvidenceKey:

@@ -15,7 +15,7 @@ import msgspec
 
 from gpufleet.fleet.usage.prices import PriceTable
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, unit_changes
-from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval
+from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval, holder_key
 from gpufleet.fleet.usage.totals import (
     WHOLE_FRACTION,
     Group,
@@ -30,9 +30,69 @@ from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.usage import UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder, HolderKind
+from gpufleet.model.stored.holdings import StoredHolding
 
-Holders = Mapping[tuple[str, HolderKey], Holder]
-"""Holders by cluster and key, as last reported."""
+HolderPlace = tuple[str, HolderKey]
+"""Cluster and key of a holder."""
+
+_Billed = tuple[str, str, str]
+"""User, account and queue."""
+
+
+class HolderHistory(msgspec.Struct, frozen=True):
+    """Holders as last reported, with their user, account and queue over time.
+
+    Attributes:
+        newest: each holder as last reported.
+        billed: times since which a holder had a user, account and queue, nanoseconds since 1970 and ascending; holders
+            that always had the same are left out.
+    """
+
+    newest: Mapping[HolderPlace, Holder]
+    billed: Mapping[HolderPlace, Sequence[tuple[int, _Billed]]] = {}
+
+    def at(self, place: HolderPlace, at: int) -> Holder:
+        """Return a holder with its texts at an instant, nanoseconds since 1970."""
+        newest = self.newest[place]
+        texts = [one for since, one in self.billed.get(place, ()) if since <= at]
+        if not texts:
+            return newest
+        user, account, queue = texts[-1]
+        return msgspec.structs.replace(newest, user=user, account=account, queue=queue)
+
+    def changes(self, places: Iterable[HolderPlace]) -> list[int]:
+        """Return the instants at which the texts of holders change."""
+        return [at for place in places for at, _ in self.billed.get(place, ())[1:]]
+
+
+def holder_history(stored: Iterable[StoredHolding]) -> HolderHistory:
+    """Return the holders of holdings over time. A holding whose holder has other texts is another holding."""
+    newest: dict[HolderPlace, tuple[int, Holder]] = {}
+    texts: dict[HolderPlace, dict[int, tuple[int, _Billed]]] = defaultdict(dict)
+    for one in stored:
+        holder, since = one.holding.holder, one.holding.since
+        place = one.cluster, holder_key(holder)
+        if place not in newest or newest[place][0] <= one.reported_at:
+            newest[place] = one.reported_at, holder
+        if since not in texts[place] or texts[place][since][0] <= one.reported_at:
+            texts[place][since] = one.reported_at, (holder.user, holder.account, holder.queue)
+    billed: dict[HolderPlace, list[tuple[int, _Billed]]] = {}
+    for place, by_time in texts.items():
+        known = _filled([(since, text) for since, (_, text) in sorted(by_time.items())])
+        if len(known) > 1:
+            billed[place] = known
+    return HolderHistory({place: holder for place, (_, holder) in newest.items()}, billed)
+
+
+def _filled(texts: Sequence[tuple[int, _Billed]]) -> list[tuple[int, _Billed]]:
+    """Return the changes of texts over time. An unknown text is the one before, or the first known one."""
+    text = tuple(next((one[field] for _, one in texts if one[field]), "") for field in range(3))
+    found: list[tuple[int, _Billed]] = []
+    for since, later in texts:
+        user, account, queue = text = tuple(new or old for new, old in zip(later, text, strict=True))
+        if not found or found[-1][1] != text:
+            found.append((since, (user, account, queue)))
+    return found
 
 
 class PlacedShares(msgspec.Struct, frozen=True):
@@ -73,14 +133,18 @@ def cut_holder_segments(
     presence: Iterable[UnitInterval],
     placed: Iterable[PlacedShares],
     units: Mapping[UnitKey, PhysicalUnit],
+    holders: HolderHistory,
     cuts: Sequence[int] = (),
 ) -> list[HolderSegment]:
     """Cut the time of units into segments with constant holders, and at the instants `cuts` and changes of units.
+
+    Changes of a holder's texts cut its units, too.
 
     Args:
         presence: intervals in which the units are known to exist; time in which a unit is held is added.
         placed: holders of their parts.
         units: by key.
+        holders: over time.
         cuts: nanoseconds since 1970, such as price changes.
     """
     spans: dict[UnitKey, list[UnitInterval]] = defaultdict(list)
@@ -92,31 +156,30 @@ def cut_holder_segments(
         spans[one.unit].append(UnitInterval(one.unit, one.held.start, one.held.end))
     found: list[HolderSegment] = []
     for unit in spans:
-        found += _unit_segments(unit, spans[unit], held[unit], units[unit], [*cuts, *unit_changes(units[unit])])
+        of_unit = {(unit[0], key) for one in held[unit] for key in (*one.held.shares, *one.held.disputed)}
+        changes = [*cuts, *unit_changes(units[unit]), *holders.changes(of_unit)]
+        found += _unit_segments(unit, spans[unit], held[unit], units[unit], changes)
     return found
 
 
 def holder_rows(
     known: Iterable[MeasuredSegment[HolderSegment]],
-    holders: Holders,
+    holders: HolderHistory,
     by: Sequence[UsageDimension],
     prices: PriceTable,
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
     """Return a row per group and per reason why no holder is known, and the total over all of them."""
     sums: dict[tuple[Group, Reason | None], UsageTotal] = {}
     total = UsageTotal()
-    several = _with_several_slurm_clusters(holders)
+    several = _with_several_slurm_clusters(holders.newest)
     for one in known:
         cluster, model = one.segment.unit[0], one.unit.model_at(one.segment.start)
         groups: dict[tuple[Group, Reason | None], GroupShare] = {}
         for piece in one.segment.pieces:
-            values = {
-                key: tuple(
-                    _value(dimension, cluster, model, holders[cluster, key], qualified=cluster in several)
-                    for dimension in by
-                )
-                for key in (*piece.shares, *piece.disputed)
-            }
+            values: dict[HolderKey, Group] = {}
+            for key in (*piece.shares, *piece.disputed):
+                holder, qualified = holders.at((cluster, key), one.segment.start), cluster in several
+                values[key] = tuple(_value(dimension, cluster, model, holder, qualified=qualified) for dimension in by)
             _add_piece(groups, piece, values, tuple(_value(dimension, cluster, model, None) for dimension in by))
         every = GroupShare({WHOLE})
         for place, share in groups.items():
@@ -164,7 +227,7 @@ def _add_piece(
             own.unconfirmed += piece.ratio
 
 
-def _with_several_slurm_clusters(holders: Holders) -> frozenset[str]:
+def _with_several_slurm_clusters(holders: Mapping[HolderPlace, Holder]) -> frozenset[str]:
     """Return the clusters that have jobs of several SLURM clusters: their job ids are not unique."""
     found: dict[str, set[str]] = defaultdict(set)
     for (cluster, _), holder in holders.items():

@@ -6,11 +6,11 @@ import msgspec
 
 from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.fleet.readings import known_views
-from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows
+from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_history, holder_rows
 from gpufleet.fleet.usage.presence import present_intervals, reported_spans
 from gpufleet.fleet.usage.residence import UNBOUNDED, Interval, last_reported
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
-from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
+from gpufleet.fleet.usage.shares import by_place, share_intervals
 from gpufleet.fleet.usage.stays import bounded_stays, is_left
 from gpufleet.fleet.usage.units import SIZES, WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
@@ -28,7 +28,7 @@ from gpufleet.hub.query.usage_inputs import (
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
-from gpufleet.model.holdings import Holder, HolderKind
+from gpufleet.model.holdings import HolderKind
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
 from gpufleet.model.stored.samples import StoredSample
@@ -117,9 +117,10 @@ class HolderUsageCalculator:
             parts = [(one.unit[1], one.part) for one in placed if one.unit[0] == name]
             complete_ratios(self._store, name, found.units.by_id, [*whole, *parts], now)
             units |= {(name, id_): unit for id_, unit in found.units.by_id.items()}
-        segments = cut_holder_segments(presence, placed, units, prices.boundaries)
+        holders = holder_history(stored)
+        segments = cut_holder_segments(presence, placed, units, holders, prices.boundaries)
         known = measured(self._store, segments, units, _devices)
-        rows, total = holder_rows(known, _newest_holders(stored), by, prices)
+        rows, total = holder_rows(known, holders, by, prices)
         if len(rows) > MAX_ROWS:
             detail = f"gives {len(rows)} groups, at most {MAX_ROWS}: use fewer dimensions or a shorter interval"
             raise InvalidQueryError("group_by", detail)
@@ -242,16 +243,6 @@ def _described(samples: Iterable[StoredSample]) -> Iterator[StoredSample]:
 
 def _devices(segment: HolderSegment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
     return part_intervals(unit, {WHOLE}, segment.start, segment.end)
-
-
-def _newest_holders(stored: Iterable[StoredHolding]) -> dict[tuple[str, HolderKey], Holder]:
-    """Return each holder as last reported."""
-    newest: dict[tuple[str, HolderKey], tuple[int, Holder]] = {}
-    for one in stored:
-        key = one.cluster, holder_key(one.holding.holder)
-        if key not in newest or newest[key][0] <= one.reported_at:
-            newest[key] = one.reported_at, one.holding.holder
-    return {key: holder for key, (_, holder) in newest.items()}
 
 
 def _summary(total: UsageRow) -> str:
