@@ -46,7 +46,7 @@ from gpufleet.stores.clickhouse.schema.tables import (
     TableDefinition,
 )
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
-from tests.support.latest import write_deferred_rows
+from tests.support.latest import write_newest_rows
 from tests.support.subjects import named
 
 MIB = 1 << 20
@@ -150,7 +150,7 @@ def flush(folder: Path) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     hub.flush()
-    write_deferred_rows(hub.store)
+    write_newest_rows(hub.store)
 
 
 def current_rows(table: TableDefinition) -> str:
@@ -177,7 +177,7 @@ def count(folder: Path) -> None:
     """Flush the rest. Print the physical rows and a content hash of each table."""
     hub = Hub(folder)
     hub.flush()
-    write_deferred_rows(hub.store)
+    write_newest_rows(hub.store)
     handle = hub.store._handles.writer
     known = {table.name: table for table in all_tables()}
     counts = " UNION ALL ".join(

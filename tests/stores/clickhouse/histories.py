@@ -4,7 +4,8 @@
 
 The model keeps all rows and searches them for each answer. A history writes late, repeated and duplicate batches, moves
 the hub's clock, interrupts inserts, and closes or abandons the store. It also reads, because a read loads the newest
-samples into memory or writes the deferred rows of `latest`: so the table is a snapshot of any time before a restart.
+samples into memory or writes the rows that `latest` lacks: so the table is a snapshot of any time before a restart. It
+drops memory, and leaves the cluster to the store.
 
 A process can open one folder, so the histories of an embedded store run in a process of their own.
 """
@@ -30,8 +31,9 @@ from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse import store as store_module
 from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS
-from gpufleet.stores.clickhouse.samples.deferred import MAX_SECONDS
+from gpufleet.stores.clickhouse.samples.snapshot import MAX_SECONDS
 from tests.support.accepted import accept
 from tests.support.store_folders import copy_empty_store
 
@@ -76,6 +78,12 @@ class ReadAnswers(msgspec.Struct, frozen=True):
     name: str
 
 
+class LoseMemory(msgspec.Struct, frozen=True):
+    """Loss of the newest samples in memory, or of space for them until the next start."""
+
+    is_permanent: bool
+
+
 class MoveClock(msgspec.Struct, frozen=True):
     """Movement of the hub's clock by seconds, while `passed` seconds pass."""
 
@@ -89,7 +97,7 @@ class RestartStore(msgspec.Struct, frozen=True):
     is_closed: bool
 
 
-Step = WriteBatches | ReadAnswers | MoveClock | RestartStore
+Step = WriteBatches | ReadAnswers | LoseMemory | MoveClock | RestartStore
 
 _BATCHES = st.tuples(
     st.sampled_from(MACHINES),
@@ -108,6 +116,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     ),
     st.builds(ReadAnswers, st.sampled_from(("m", "n", "counts", "sql"))),
     st.builds(MoveClock, st.sampled_from((-3_600, -90, 30, 200, 7_200)), st.sampled_from((1.0, 2 * MAX_SECONDS))),
+    st.builds(LoseMemory, st.booleans()),
     st.builds(RestartStore, st.booleans()),
 )
 
@@ -155,6 +164,10 @@ class StoreHistory:
                 self.store.select("SELECT 1")
             case ReadAnswers(machine):
                 self.store.latest(self._cluster, machine)
+            case LoseMemory(is_permanent=True):
+                self.store._newest._limit = 0
+            case LoseMemory():
+                self.store._drop_memory()
             case MoveClock():
                 self._now += step.seconds * NANOS
                 self._seconds += step.passed
@@ -397,6 +410,7 @@ def options(count: int) -> settings:
 def main() -> None:
     """Run histories of an embedded store."""
     folder, numbers = Path(sys.argv[1]), itertools.count()
+    vars(store_module)["PART_ROWS"] = 2  # so that a pass of `latest` takes several writes
     copy_empty_store(folder)
 
     def open_store(monotonic: Callable[[], float]) -> ClickHouseStore:

@@ -372,6 +372,7 @@ def test_requested_machines_are_answered_from_memory(
             embedded.known_gpus()[cluster],
         ]
 
+    embedded.load()
     write(0)
     before = answers()
     write(1)

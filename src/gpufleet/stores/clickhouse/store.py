@@ -1,6 +1,7 @@
 """Implementation of `ports.Store` over the ClickHouse dialect, embedded or on a server."""
 
 import contextlib
+import importlib
 import logging
 import threading
 import time
@@ -62,6 +63,7 @@ from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, all_tables, apply_retention
 from gpufleet.stores.clickhouse.rollup.usage import fetch_device_usage
+from gpufleet.stores.clickhouse.samples.blocks import value_columns
 from gpufleet.stores.clickhouse.samples.cache import (
     SUBJECT_COLUMNS,
     SUBJECT_KEY_SIZE,
@@ -70,12 +72,13 @@ from gpufleet.stores.clickhouse.samples.cache import (
     SubjectRow,
     fetch_subjects,
 )
-from gpufleet.stores.clickhouse.samples.deferred import DeferredRows, fetch_position, recover_latest
+from gpufleet.stores.clickhouse.samples.cluster_samples import dictionary_of
 from gpufleet.stores.clickhouse.samples.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
 from gpufleet.stores.clickhouse.samples.loading import fetch_newest_pages, with_subjects
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.samples.series import fetch_series
+from gpufleet.stores.clickhouse.samples.snapshot import PART_ROWS, LatestSnapshot, fetch_position, recover_latest
 from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers, load_subjects
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import Columns
@@ -127,7 +130,7 @@ class ClickHouseStore(StoreQueries):
         self._loading = threading.Lock()
         self._known: WriteCache | None = None
         self._numbers: SubjectNumbers | None = None
-        self._deferred: DeferredRows | None = None
+        self._snapshot: LatestSnapshot | None = None
         self._counts: GpuCounts | None = None
         self._incomplete_counts: GpuCounts | None = None
         self._declared: DeclaredValues | None = None
@@ -185,10 +188,10 @@ class ClickHouseStore(StoreQueries):
             if retention is not None:
                 apply_retention(self._handles.long_running, retention)
                 self._retention = retention
-            if self._lock is not None and self._deferred is None:
+            if self._lock is not None and self._snapshot is None:
                 position = recover_latest(self._handles.long_running, fetch_position(self._handles.long_running))
                 self._write_position(position)
-                self._deferred = DeferredRows(position, self._monotonic)
+                self._snapshot = LatestSnapshot(position, self._monotonic)
 
     def write(self, accepted: Sequence[AcceptedBatch], token: str, *, is_retry: bool = False) -> None:
         """Write all batches, durably, before returning; see `ports.SampleWriter`.
@@ -201,13 +204,13 @@ class ClickHouseStore(StoreQueries):
         with self._writing:
             self._renew_lease()
             if self._known is None:
-                self._write_deferred()
+                self._write_newest()
                 with translate_errors(f"{self._dsn.shown}: known content"):
                     self._known = load_known(self._handles.writer)
             known, self._known = self._known, None  # dropped unless everything below succeeds
             # Everything is converted before the first insert, so an unstorable batch writes nothing.
             columns = self._build(accepted, known)
-            tables = self._arrow_tables(columns.tables)
+            tables = self._arrow_tables(columns)
             with translate_errors(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
                 self._marks.mark(self._handles.writer, hours_touched(accepted))
             try:
@@ -215,13 +218,10 @@ class ClickHouseStore(StoreQueries):
                     for name, table in tables:
                         if name == SUBJECTS.name:
                             self._insert_subjects(table)
-                        elif name == LATEST.name and self._deferred is not None:
-                            self._deferred.add(table, columns.tables["samples"], columns.tables[name])
-                            if self._deferred.is_due:
-                                self._write_deferred()
                         else:
                             self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
                     self._add_to_memory(columns)
+                    self._write_snapshot(columns)
                     if DIM_SAMPLES.name in columns.tables:
                         subjects = np.asarray(columns.tables[DIM_SAMPLES.name][SUBJECT_NUMBER.name])
                         self._labelled.add(accepted, subjects, self._loaded_numbers())
@@ -262,31 +262,71 @@ class ClickHouseStore(StoreQueries):
             if is_retry and self._dsn.engine is not Engine.REPLICATED:
                 complete_insert(self._handles.writer, self._tables[name], table, token)
 
-    def _write_deferred(self) -> None:
-        """Write the rows of `latest` that are deferred, while nothing else is written."""
-        deferred = self._deferred
-        if not deferred:
+    def _write_snapshot(self, written: InsertColumns) -> None:
+        """Write the rows of `latest` that must be written at once, and a part of a pass that is due."""
+        rows, snapshot = written.tables.get(LATEST.name), self._snapshot
+        if rows is None or snapshot is None:
             return
-        self._insert(LATEST.name, deferred.newest(), token_hex(16), is_retry=False)
-        self._write_position(deferred.next_position)
-        deferred.clear()
+        received_at = np.asarray(rows["received_at"])
+        at_once = (received_at < snapshot.horizon) | self._newest.omits(dictionary_of(rows["cluster"]))
+        if at_once.any():
+            pa = importlib.import_module("pyarrow")
+            table = arrow_table(LATEST, {**rows, **value_columns(written.newest)}).filter(pa.array(at_once))
+            self._insert(LATEST.name, table, token_hex(16), is_retry=False)
+        snapshot.note(int(received_at.max()))
+        if snapshot.is_due:
+            if snapshot.goal is None:
+                snapshot.begin()
+            self._write_part(snapshot)
+
+    def _write_newest(self) -> None:
+        """Write all rows that `latest` lacks, while nothing else is written."""
+        if self._snapshot:
+            self._snapshot.begin()
+            while self._snapshot.goal is not None:
+                self._write_part(self._snapshot)
+
+    def _write_part(self, snapshot: LatestSnapshot) -> None:
+        """Write up to `PART_ROWS` rows of a pass, or finish it."""
+        assert snapshot.goal is not None
+        if self._newest.has_lost_rows:  # `samples` has them
+            recover_latest(self._handles.writer, snapshot.position)
+            self._newest.has_lost_rows = False
+        rows = self._newest.copy_unsaved(snapshot.place, PART_ROWS)
+        if rows is None:
+            self._write_position(snapshot.goal)
+            snapshot.finish()
+            return
+        self._insert(LATEST.name, arrow_table(LATEST, rows.columns), token_hex(16), is_retry=False)
+        self._newest.mark_saved(rows)
+        snapshot.place = rows.end
 
     def _write_position(self, position: int) -> None:
         row: Columns = {"name": [LATEST.name], "received_at": [position]}
         self._insert(LATEST_POSITION.name, arrow_table(LATEST_POSITION, row), token_hex(16), is_retry=False)
 
     def _complete_latest(self) -> None:
-        """Write deferred rows before a query of `latest`."""
-        if self._deferred:
-            with self._writing:
-                self._write_deferred()
+        """Write the rows that `latest` lacks before a query of the table."""
+        snapshot = self._snapshot
+        if not snapshot:
+            return
+        with self._writing:
+            snapshot.begin()
+        while snapshot.goal is not None:
+            with self._writing:  # samples are written in between
+                if snapshot.goal is not None:
+                    self._write_part(snapshot)
 
-    def _arrow_tables(self, columns: dict[str, Columns]) -> list[tuple[str, Any]]:
+    def _arrow_tables(self, columns: InsertColumns) -> list[tuple[str, Any]]:
+        """Return the tables to insert; an embedded store writes `latest` from memory."""
         tables: dict[str, Any] = {}
-        for name, data in columns.items():
-            # `latest` has the rows of `samples`, so their key columns are shared.
-            reuse = tables["samples"] if name == "latest" else None
-            tables[name] = arrow_table(self._tables[name], data, reuse=reuse)
+        for name, data in columns.tables.items():
+            if name != LATEST.name:
+                tables[name] = arrow_table(self._tables[name], data)
+            elif self._snapshot is None:
+                # `latest` has the rows of `samples`, so their key columns are shared.
+                cells = {**data, **value_columns(columns.newest)}
+                tables[name] = arrow_table(LATEST, cells, reuse=tables["samples"])
         return list(tables.items())
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
@@ -439,14 +479,14 @@ class ClickHouseStore(StoreQueries):
                 self._lock.release()
 
     def _write_last_rows(self) -> None:
-        if self._deferred is None:
+        if self._snapshot is None:
             return
         try:
-            self._write_deferred()
-            self._write_position(self._deferred.last_position)
+            self._write_newest()
+            self._write_position(self._snapshot.last_position)
         except StoreError as error:  # a full disk, for example
             LOG.warning("%s; the next start writes these rows", error)
-        self._deferred = None
+        self._snapshot = None
 
     def _renew_lease(self, *, always: bool = False) -> None:
         if self._lease is None:
@@ -478,7 +518,8 @@ class ClickHouseStore(StoreQueries):
                     counts.add_written(written.tables, written.newest)
             if LATEST.name in written.tables:
                 numbers = np.asarray(written.tables["samples"][SUBJECT_NUMBER.name])
-                self._newest.add(numbers, written.tables[LATEST.name], written.newest)
+                rows, is_unsaved = written.tables[LATEST.name], self._snapshot is not None
+                self._newest.add(numbers, rows, written.newest, is_unsaved=is_unsaved)
         except BaseException:  # some of the rows may be there
             self._drop_newest()
             raise
@@ -532,7 +573,7 @@ class ClickHouseStore(StoreQueries):
         while self._counts is None:
             counts = GpuCounts()
             with self._writing:
-                self._write_deferred()
+                self._write_newest()
                 self._incomplete_counts = counts
             with translate_errors(f"{self._dsn.shown}: load of GPU counts"):
                 load_gpu_counts(self._handles.long_running, counts)
@@ -547,7 +588,7 @@ class ClickHouseStore(StoreQueries):
         """
         while not self._newest.content.is_loaded:
             with self._writing:
-                self._write_deferred()
+                self._write_newest()
                 numbers, content = self._loaded_numbers(), self._newest.content
             with translate_errors(f"{self._dsn.shown}: load of newest samples"):
                 for page in fetch_newest_pages(self._handles.long_running):

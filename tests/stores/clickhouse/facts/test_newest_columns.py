@@ -30,7 +30,7 @@ from gpufleet.stores.clickhouse.facts.projections import IDS_PER_QUERY, Projecti
 from tests.fakes import facts
 from tests.fakes.store import MemoryStore
 from tests.support.accepted import accept
-from tests.support.latest import write_deferred_rows
+from tests.support.latest import write_newest_rows
 from tests.support.metric_values import ABSENT, value_of
 from tests.support.profiles import examples
 
@@ -152,7 +152,7 @@ def test_columns_equal_the_newest_samples(store: ClickHouseStore, history: list[
         assert found.mig_layouts == wanted.mig_layouts
         assert found.values.keys() == {name for name, cells in wanted.values.items() if not np.isnan(cells).all()}
     found = store.newest_columns(cluster, FACT_METRICS)
-    write_deferred_rows(store)
+    write_newest_rows(store)
     samples = store._newest.pages(cluster)
     sources: list[SamplePages] = [StoredPages(store._handles.reader, cluster, page_rows=2)]
     sources += [MemoryPages(samples, cluster, page_rows=2)] if samples is not None else []
@@ -219,7 +219,7 @@ def test_known_sets_are_not_read_again(embedded: ClickHouseStore, cluster: str) 
     values: dict[str, Value | Absent] = {"gpu_name": "H200", "gpu_power_watts": Absent(Reason.TIMEOUT)}
     sample = Sample(view=GPUS[0], reader="nvml", lane=Lane.FAST, measured_at=T0, values=values)
     embedded.write([accept(cluster, "m", [sample])], cluster)
-    write_deferred_rows(embedded)
+    write_newest_rows(embedded)
     handle = CountingHandle(embedded._handles.reader)
     projections = ProjectionCache()
     for statements in (2, 0):

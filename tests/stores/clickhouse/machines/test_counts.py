@@ -23,7 +23,7 @@ from gpufleet.stores.clickhouse import store as store_module
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.summaries import load_gpu_counts
 from tests.support.accepted import accept
-from tests.support.latest import write_deferred_rows
+from tests.support.latest import write_newest_rows
 from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
@@ -130,7 +130,7 @@ def test_counts_equal_the_rows_after_any_history(store: ClickHouseStore, history
             cluster = clusters[machine == "m2"]
             accepted.append(accept(cluster, machine, samples, part=part, received_at=at, reported_at=at))
         write(store, *accepted)
-    write_deferred_rows(store)
+    write_newest_rows(store)
     handle = store._handles.reader
     restarted = GpuCounts()
     load_gpu_counts(handle, restarted)
@@ -270,7 +270,7 @@ def test_lost_gpu_does_not_count_as_reporting(store: ClickHouseStore, cluster: s
             Sample(view=other, reader="nvml", lane=lane, measured_at=at, values={"gpu_power_watts": 1.0}),
         ]
         write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))
-        write_deferred_rows(store)
+        write_newest_rows(store)
         restarted = GpuCounts()
         load_gpu_counts(store._handles.reader, restarted)
         found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))

@@ -9,7 +9,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
-from tests.support.latest import write_deferred_rows
+from tests.support.latest import write_newest_rows
 from tests.support.subjects import SUBJECTS_OF_CLUSTER
 
 DAY = 86_400 * NANOS
@@ -29,7 +29,7 @@ def numbered_batch(
 
 def rows(store: ClickHouseStore, cluster: str) -> dict[str, int]:
     """Return how many rows of the cluster lie in each table, collapsed only in `latest`."""
-    write_deferred_rows(store)
+    write_newest_rows(store)
     handle = store._handles.reader
     return {
         table: handle.query(

@@ -15,9 +15,9 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.samples.deferred import recover_latest
+from gpufleet.stores.clickhouse.samples.snapshot import recover_latest
 from gpufleet.stores.clickhouse.schema.tables import LATEST
-from tests.support.latest import write_deferred_rows
+from tests.support.latest import write_newest_rows
 from tests.support.metric_values import TEXT, value_of
 from tests.support.profiles import examples
 
@@ -117,7 +117,7 @@ def test_latest_is_the_newest_sample_unchanged(
 
 def rows_of_latest(store: ClickHouseStore, cluster: str) -> dict[tuple[object, ...], list[tuple[int, object]]]:
     """Return the rows of `latest`: other columns to ids and values."""
-    write_deferred_rows(store)
+    write_newest_rows(store)
     names = [column.name for column in LATEST.columns if not column.type.startswith("Array")]
     lists = ", ".join(f"arrayZip({kind}_ids, {kind}_values)" for kind in ("int", "float"))
     query = f"SELECT {', '.join(names)}, {lists} FROM latest FINAL WHERE cluster = {{cluster:String}}"

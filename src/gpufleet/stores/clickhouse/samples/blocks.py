@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpufleet.model.aggregate import AGGREGATED
-from gpufleet.model.catalogue import CATALOGUE, KUBERNETES_REPORTED, Metric, Storage, ValueType
+from gpufleet.model.catalogue import BY_ID, CATALOGUE, KUBERNETES_REPORTED, Metric, Storage, ValueType
 from gpufleet.model.errors import UnstorableError
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, DimBlock, MetricListCache, SampleBlock, WireBatch
@@ -29,31 +29,33 @@ from gpufleet.stores.clickhouse.schema.columns import (
     matrix_column,
 )
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, Subject, WriteCache, info_set_id
-from gpufleet.stores.clickhouse.schema.tables import DIM_SAMPLES, KNOWN_AFTER, KNOWN_AT
+from gpufleet.stores.clickhouse.schema.tables import DIM_SAMPLES, HAS_TOTALS, KNOWN_AFTER, KNOWN_AT, LATEST
+
+_LATEST = frozenset(column.name for column in LATEST.columns)
 
 StoredColumn = tuple[Metric, NumericArray | list[Any]]
 """Metric, and its stored values by row."""
 
 
-class ValueRows:
-    """Value columns of `latest`: the numbers of each row with the catalogue numbers of their metrics."""
+def value_columns(groups: Iterable[ValueGroup]) -> Columns:
+    """Return the value columns of `latest`: the numbers of each row with the catalogue numbers of their metrics."""
+    rows = _ValueRows()
+    for group in groups:
+        stored = [(BY_ID[id_], cells) for id_, cells in zip(group.metrics, group.columns, strict=True)]
+        rows.add("int", "q", [one for one in stored if one[0].type is not ValueType.FLOAT], group.count)
+        rows.add("float", "d", [one for one in stored if one[0].type is ValueType.FLOAT], group.count)
+    return rows.columns
 
+
+class _ValueRows:
     def __init__(self) -> None:
         self._arrays = {name: NumericLists() for name in ("int_ids", "int_values", "float_ids", "float_values")}
-        self._has_totals: list[bool] = []
-
-    def add(self, stored: Sequence[StoredColumn], rows: int) -> None:
-        """Add rows with values of the same metrics."""
-        self._add("int", "q", [one for one in stored if one[0].type is not ValueType.FLOAT], rows)
-        self._add("float", "d", [one for one in stored if one[0].type is ValueType.FLOAT], rows)
-        self._has_totals.extend(_any_number([cells for metric, cells in stored if metric.name in AGGREGATED], rows))
 
     @property
     def columns(self) -> Columns:
-        """The rows as columns."""
-        return {"has_totals": list(self._has_totals), **self._arrays}
+        return dict(self._arrays)
 
-    def _add(self, kind: str, code: str, stored: Sequence[StoredColumn], rows: int) -> None:
+    def add(self, kind: str, code: str, stored: Sequence[StoredColumn], rows: int) -> None:
         ids, values = self._arrays[f"{kind}_ids"], self._arrays[f"{kind}_values"]
         numbers = [metric.id for metric, _ in stored]
         arrays = [_contiguous(code, cells) for _, cells in stored]
@@ -173,7 +175,7 @@ class SampleRows:
         self._info: list[InfoRow] = []
         self._keys = RowKeys()
         self._info_sets: list[int] = []
-        self._newest = ValueRows()
+        self._has_totals: list[bool] = []
         self._newest_groups: list[ValueGroup] = []
         self._core: dict[str, ChunkedNumbers] = {}
         self._tails = {
@@ -188,7 +190,7 @@ class SampleRows:
             self._groups.of(placed.block).blocks.append(placed)
 
     def convert(self) -> tuple[Columns, Columns, list[InfoRow], list[ValueGroup]]:
-        """Return the columns of `samples` and of `latest`, the info rows to write, and the values for the memory.
+        """Return the columns of `samples`, those of `latest` without values, the info rows to write, and the values.
 
         A core metric that is in no block has no column.
 
@@ -204,7 +206,8 @@ class SampleRows:
             column.pad(self._rows)
         head: Columns = {**self._keys.columns(ordered), "info_set": self._info_sets}
         known_at = report_order(ordered)
-        newest: Columns = {**head, KNOWN_AT.name: known_at, **self._newest.columns}
+        newest: Columns = {name: cells for name, cells in head.items() if name in _LATEST}
+        newest |= {KNOWN_AT.name: known_at, HAS_TOTALS.name: np.array(self._has_totals, np.bool_)}
         known_after = known_at - np.asarray(head["received_at"])
         samples = {**numbered(head, self._subjects), KNOWN_AFTER.name: known_after, **self._core, **self._tails}
         return samples, newest, self._info, self._newest_groups
@@ -232,7 +235,7 @@ class SampleRows:
         self._add_tail("tail_float", tail_floats, count)
         self._add_info(blocks, infos, count)
         stored = [*newest, *tail_ints, *tail_floats]
-        self._newest.add(stored, count)
+        self._has_totals.extend(_any_number([cells for metric, cells in stored if metric.name in AGGREGATED], count))
         self._newest_groups.append(
             ValueGroup(tuple(metric.id for metric, _ in stored), [cells for _, cells in stored], count)
         )

@@ -6,7 +6,7 @@ A subject takes about 150 bytes, and 8 bytes per value; arrays have up to an eig
 import itertools
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from gpufleet.stores.clickhouse.schema.columns import (
     DictionaryColumn,
     IndexedColumn,
     NumericArray,
+    NumericLists,
 )
 
 _SUBJECT_BYTES = 8
@@ -51,6 +52,7 @@ _HEAD: dict[str, type[np.generic]] = {
     "machine": np.int32,
     "kind": np.int8,  # of the view
     "key_hash": np.int64,  # this process's hash of the view's key, which senders cannot choose
+    "is_unsaved": np.bool_,  # whether the table `latest` can lack it
 }
 """Columns of a subject, except for its values."""
 
@@ -73,10 +75,19 @@ _NO_TABLE = -1
 _OTHER = -1
 
 
+class StoredLists(NamedTuple):
+    """Lists of a row's metrics and values: length of each list, and the elements of all lists."""
+
+    counts: list[int]
+    ids: NumericArray
+    cells: NumericArray
+
+
 class _ValueTable:
     """Values of all subjects whose newest sample has the same metrics: a row of 64-bit cells per slot."""
 
     def __init__(self, metrics: tuple[int, ...]) -> None:
+        self._metrics = np.array(metrics, np.uint16)
         known = [BY_ID.get(number) for number in metrics]
         # A newer build may have written metrics that are unknown to this build.
         self._names = [None if metric is None else metric.name for metric in known]
@@ -134,6 +145,20 @@ class _ValueTable:
     def copy(self, slots: NumericArray) -> tuple[NumericArray, NumericArray]:
         """Return copies of the cells of slots and of their bits of presence, for `values`."""
         return self._cells[slots], self._present[slots]
+
+    def stored_lists(self, cells: NumericArray, bits: NumericArray) -> dict[str, "StoredLists"]:
+        """Return copied rows as lists of present integers and of floats. Reads nothing that changes."""
+        present = np.unpackbits(bits, axis=1, count=cells.shape[1]).astype(np.bool_)
+        is_known = np.array([name is not None for name in self._names], np.bool_)
+        is_float = np.array(self._is_float, np.bool_)
+        found = {}
+        for kind, type_, chosen in (("int", np.uint64, ~is_float), ("float", np.float64, is_float)):
+            columns = np.flatnonzero(is_known & chosen)
+            some = present[:, columns]
+            ids = np.broadcast_to(self._metrics[columns], some.shape)[some]
+            numbers = np.ascontiguousarray(cells[:, columns]).view(type_)[some]
+            found[kind] = StoredLists(some.sum(axis=1).tolist(), ids, numbers)
+        return found
 
     def copy_metrics(
         self, slots: NumericArray, metrics: Sequence[Metric]
@@ -218,22 +243,13 @@ class ColumnsCopy(msgspec.Struct, frozen=True):
         is_imported = np.array([text == Provenance.IMPORTED for text in self.texts], np.bool_)
         return NewestPage(
             machine=_used_texts(self.machines, self.machine),
-            view=self._view(),
+            view=_view_column(self.views, self.machine, self.heads["view"]),
             reader=_used_texts(self.texts, self.heads["reader"]),
             lane=_used_texts(self.texts, self.heads["lane"]),
             imported=is_imported[self.heads["provenance"]],
             values=self._values(metrics),
             **{name: self.heads[name] for name in _PAGE_HEADS},
         )
-
-    def _view(self) -> DictionaryColumn:
-        """Return the keys of the views; machines can have views with equal keys."""
-        codes: dict[str, int] = {}
-        views = [_decode_keys(keys) for keys in self.views]
-        numbers = [codes.setdefault(key, len(codes)) for keys in views for key in keys]
-        firsts = np.cumsum([0, *map(len, views)])
-        rows = np.array(numbers, np.int32)[firsts[self.machine] + self.heads["view"]] if numbers else self.machine
-        return DictionaryColumn(list(codes), rows)
 
     def _values(self, metrics: Sequence[Metric]) -> dict[str, NumericArray]:
         found: dict[str, NumericArray] = {}
@@ -249,6 +265,62 @@ class ColumnsCopy(msgspec.Struct, frozen=True):
                     found[metric.name] = np.full(len(self.machine), np.nan)
                 found[metric.name][rows[mine]] = numbers[mine]
         return {metric.name: found[metric.name] for metric in metrics if metric.name in found}
+
+
+class UnsavedCopy(msgspec.Struct, frozen=True):
+    """Subjects that the table `latest` can lack, copied. Rows with equal metrics are consecutive.
+
+    Attributes:
+        places: places of the subjects.
+        machines, machine: ids of their machines, and the position of each row's.
+        heads: other columns, by name.
+        views: view keys of each machine, by number, encoded.
+        texts: names of readers, lanes and provenances, by number.
+        values: for each table its cells.
+    """
+
+    places: NumericArray
+    machines: Sequence[str]
+    machine: NumericArray
+    heads: dict[str, NumericArray]
+    views: list[bytes]
+    texts: list[str]
+    values: list[tuple[_ValueTable, tuple[NumericArray, NumericArray]]]
+
+    def columns(self, cluster: str) -> Columns:
+        """Return the columns of `latest`."""
+        view = _view_column(self.views, self.machine, self.heads["view"])
+        texts = {name: DictionaryColumn(self.texts, self.heads[name]) for name in ("reader", "lane", "provenance")}
+        lists = {name: NumericLists() for name in ("int_ids", "int_values", "float_ids", "float_values")}
+        for table, copied in self.values:
+            for kind, part in table.stored_lists(*copied).items():
+                lists[f"{kind}_ids"].counts.extend(part.counts)
+                lists[f"{kind}_ids"].flat.add(part.ids)
+                lists[f"{kind}_values"].counts.extend(part.counts)
+                lists[f"{kind}_values"].flat.add(part.cells)
+        return {
+            "cluster": DictionaryColumn([cluster], np.zeros(len(self.places), np.int32)),
+            "machine": DictionaryColumn(self.machines, self.machine),
+            "view": IndexedColumn(view.texts, view.rows),
+            **texts,
+            **{name: self.heads[name] for name in COPIED},
+            **lists,
+        }
+
+
+def _view_column(views: Iterable[bytes], machine: NumericArray, view: NumericArray) -> DictionaryColumn:
+    """Return the keys of views; machines can have views with equal keys.
+
+    Args:
+        views: keys of each machine, by number, encoded.
+        machine, view: position of each row's machine, and number of its view.
+    """
+    codes: dict[str, int] = {}
+    decoded = [_decode_keys(keys) for keys in views]
+    numbers = [codes.setdefault(key, len(codes)) for keys in decoded for key in keys]
+    firsts = np.cumsum([0, *map(len, decoded)])
+    rows = np.array(numbers, np.int32)[firsts[machine] + view] if numbers else machine
+    return DictionaryColumn(list(codes), rows)
 
 
 class SubjectPlaces:
@@ -315,6 +387,11 @@ class ClusterSamples:
         heads = sum(column.nbytes for column in self._heads.values())
         return heads + _SUBJECT_BYTES * self._count + self._names_size + self._tables_size
 
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether there are subjects that the table `latest` can lack."""
+        return bool(self._heads["is_unsaved"][: self._count].any())
+
     def subject_counts(self) -> dict[str, int]:
         """Return machine id to the number of its subjects."""
         return {name: len(self._subjects[number]) for name, number in self._machines.items()}
@@ -355,6 +432,35 @@ class ClusterSamples:
         views = [self._views[number] for number in numbers]
         return ColumnsCopy(machines, machine, heads, views, self._text_list, values)
 
+    def copy_unsaved(self, first: int, limit: int) -> "UnsavedCopy | None":
+        """Return up to `limit` unsaved subjects from a place on, or None if there are none."""
+        places = first + np.flatnonzero(self._heads["is_unsaved"][first : self._count])[:limit]
+        if not len(places):
+            return None
+        tables, slots = self._heads["table"][places], self._heads["slot"][places]
+        order, values = [], []
+        for number in np.unique(tables).tolist():
+            rows = np.flatnonzero(tables == number)
+            order.append(rows)
+            values.append((self._tables[number], self._tables[number].copy(slots[rows])))
+        places = places[np.concatenate(order)]
+        heads = {name: self._heads[name][places] for name in (*COPIED, "view", "reader", "lane", "provenance")}
+        machines = np.unique(self._heads["machine"][places])
+        names = list(self._machines)
+        return UnsavedCopy(
+            places=places,
+            machines=[names[number] for number in machines.tolist()],
+            machine=np.searchsorted(machines, self._heads["machine"][places]),
+            heads=heads,
+            views=[self._views[number] for number in machines.tolist()],
+            texts=self._text_list,
+            values=values,
+        )
+
+    def mark_saved(self, places: NumericArray) -> None:
+        """Note that the table `latest` has subjects as they are."""
+        self._heads["is_unsaved"][places] = False
+
     def named_gpus(self, since: int) -> tuple[NumericArray, NumericArray, NumericArray]:
         """Return place, machine and hash of the key of GPUs with a UUID whose newest report is not older."""
         used = slice(self._count)
@@ -376,8 +482,10 @@ class ClusterSamples:
         head: Columns,
         groups: Sequence[ValueGroup],
         rows: NumericArray,
+        *,
+        is_unsaved: bool,
     ) -> None:
-        """Add these rows of the cluster."""
+        """Add these rows of the cluster; those that are `is_unsaved` are to be written to the table `latest`."""
         known_at, measured_at = (np.asarray(head[name]) for name in ("known_at", "measured_at"))
         rows = _newest_of_each(rows[np.lexsort((measured_at[rows], known_at[rows]))], numbers)
         places = known.find(numbers[rows])
@@ -393,6 +501,8 @@ class ClusterSamples:
         for name, kind in COPIED.items():
             self._heads[name][places] = np.asarray(head[name], kind)[rows]
         self._heads["provenance"][places] = self._text_numbers(head["provenance"], rows)
+        if is_unsaved:
+            self._heads["is_unsaved"][places] = True
         ends = np.cumsum([group.count for group in groups])
         firsts = np.searchsorted(ends, rows, side="right")
         for number in np.unique(firsts).tolist():
@@ -427,6 +537,7 @@ class ClusterSamples:
                 self._heads[name] = np.concatenate([column, more])
         new = slice(first, count)
         self._heads["known_at"][new], self._heads["table"][new] = NEVER, _NO_TABLE
+        self._heads["is_unsaved"][new] = False
         for name in ("reader", "lane"):
             self._heads[name][new] = self._text_numbers(head[name], rows)
         machine, view = dictionary_of(head["machine"]), head["view"]

@@ -28,7 +28,7 @@ class InsertColumns(msgspec.Struct, frozen=True):
     """Columns that a write inserts.
 
     Attributes:
-        tables: table name to columns, in write order, without empty tables.
+        tables: table name to columns, in write order, without empty tables; `latest` has no values.
         newest: the values of the rows of `latest`.
     """
 

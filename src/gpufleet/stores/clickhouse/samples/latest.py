@@ -62,8 +62,8 @@ def fetch_latest(
 ) -> dict[str, tuple[StoredSample, ...]]:
     """Return machine id to the newest sample per view, reader and lane, in that order (of one view).
 
-    `newest` has the samples in memory; None if other processes may write to the tables. `complete` writes deferred rows
-    of `latest` before a query. `subjects_of` returns the subjects of machines.
+    `newest` has the samples in memory; None if other processes may write to the tables. `complete` writes the rows
+    that the table `latest` lacks. `subjects_of` returns the subjects of machines.
     """
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     subjects = [(cluster, machine) for machine in machines]

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
+import msgspec
 import numpy as np
 
 from gpufleet.model.catalogue import Metric
@@ -17,12 +18,18 @@ from gpufleet.stores.clickhouse.samples.cluster_samples import (
     ClusterSamples,
     MachineCopy,
     SubjectPlaces,
+    UnsavedCopy,
     dictionary_of,
 )
 from gpufleet.stores.clickhouse.samples.newest_rows import NewestPage, NewestRow, SharedGpu, ValueGroup
-from gpufleet.stores.clickhouse.schema.columns import Columns, NumericArray
+from gpufleet.stores.clickhouse.schema.columns import Columns, DictionaryColumn, NumericArray
 
 LOG = logging.getLogger(__name__)
+
+NewestPlace = tuple[str, int]
+"""Place in memory: a cluster, and the first subject."""
+
+START: NewestPlace = ("", 0)
 
 SIZE_LIMIT = 2 << 30
 """Bytes above which the largest cluster is left to the store until a restart: no cluster evicts a smaller one."""
@@ -33,12 +40,16 @@ class NewestSamples:
 
     A start loads them from the store, while rows that are written are added. Before the end of the load, and for a
     cluster that does not fit, there are no answers: the store has to be queried.
+
+    Attributes:
+        has_lost_rows: whether rows were dropped that the table `latest` may lack.
     """
 
     def __init__(self, limit: int = SIZE_LIMIT) -> None:
         self._lock = threading.Lock()
         self._limit = limit
         self._content = NewestContent()
+        self.has_lost_rows = False
 
     @property
     def content(self) -> "NewestContent":
@@ -53,10 +64,20 @@ class NewestSamples:
     def drop(self) -> None:
         """Drop all rows, because the content of the store is unknown."""
         with self._lock:
-            self._content = NewestContent()
+            self._drop()
+
+    def _drop(self) -> None:
+        self.has_lost_rows |= any(one.has_unsaved for one in self._content.clusters.values())
+        self._content = NewestContent()
 
     def add(
-        self, numbers: NumericArray, head: Columns, groups: Sequence[ValueGroup], to: "NewestContent | None" = None
+        self,
+        numbers: NumericArray,
+        head: Columns,
+        groups: Sequence[ValueGroup],
+        to: "NewestContent | None" = None,
+        *,
+        is_unsaved: bool = False,
     ) -> None:
         """Add rows that the store has, in any order.
 
@@ -65,16 +86,40 @@ class NewestSamples:
             head: the columns of `latest` without values.
             groups: the values of all rows, in the same order.
             to: the content, if it is not the present one.
+            is_unsaved: whether the table `latest` lacks the rows.
         """
         with self._lock:
             content = self._content if to is None else to
             try:
-                content.add(numbers, head, groups)
-                content.bound(self._limit)
+                content.add(numbers, head, groups, is_unsaved=is_unsaved)
+                self.has_lost_rows |= content.bound(self._limit)
             except BaseException:  # some of the rows may be there
                 if content is self._content:
-                    self._content = NewestContent()
+                    self._drop()
+                    self.has_lost_rows |= is_unsaved
                 raise
+
+    def copy_unsaved(self, place: NewestPlace, limit: int) -> "UnsavedRows | None":
+        """Return up to `limit` rows of a cluster that the table `latest` can lack, from a place on."""
+        with self._lock:
+            for cluster in sorted(self._content.clusters):
+                if cluster < place[0]:
+                    continue
+                copied = self._content.clusters[cluster].copy_unsaved(place[1] if cluster == place[0] else 0, limit)
+                if copied is not None:
+                    return UnsavedRows(cluster, copied)
+        return None
+
+    def mark_saved(self, rows: "UnsavedRows") -> None:
+        """Note that the table has rows, if none of them changed since they were copied."""
+        with self._lock:
+            if (samples := self._content.clusters.get(rows.cluster)) is not None:
+                samples.mark_saved(rows.copied.places)
+
+    def omits(self, clusters: DictionaryColumn) -> NumericArray:
+        """Return for each row whether its cluster is left to the store."""
+        is_omitted = np.array([one in self._content.omitted for one in clusters.texts], np.bool_)
+        return is_omitted[clusters.rows]
 
     def read(
         self, cluster: str, machines: Iterable[str], view: str | None = None, metrics: Collection[str] | None = None
@@ -168,7 +213,7 @@ class NewestContent:
         """Return whether all rows of a cluster are there."""
         return self.is_loaded and cluster not in self.omitted
 
-    def add(self, numbers: NumericArray, head: Columns, groups: Sequence[ValueGroup]) -> None:
+    def add(self, numbers: NumericArray, head: Columns, groups: Sequence[ValueGroup], *, is_unsaved: bool) -> None:
         """Add rows; see `NewestSamples.add`."""
         column = dictionary_of(head["cluster"])
         for code, cluster in enumerate(column.texts):
@@ -176,10 +221,12 @@ class NewestContent:
                 continue
             rows = np.flatnonzero(column.rows == code)
             if len(rows):
-                self.clusters.setdefault(cluster, ClusterSamples()).add(self._places, numbers, head, groups, rows)
+                samples = self.clusters.setdefault(cluster, ClusterSamples())
+                samples.add(self._places, numbers, head, groups, rows, is_unsaved=is_unsaved)
 
-    def bound(self, limit: int) -> None:
-        """Omit the largest clusters above a size."""
+    def bound(self, limit: int) -> bool:
+        """Omit the largest clusters above a size. Return whether the table `latest` can lack any of their rows."""
+        has_lost_rows = False
         while self.clusters and self.size > limit:
             largest = max(self.clusters, key=lambda one: self.clusters[one].size)
             LOG.warning(
@@ -188,8 +235,29 @@ class NewestContent:
                 largest,
                 limit >> 20,
             )
-            del self.clusters[largest]
+            has_lost_rows |= self.clusters.pop(largest).has_unsaved
             self.omitted.add(largest)
+        return has_lost_rows
+
+
+class UnsavedRows(msgspec.Struct, frozen=True):
+    """Rows of a cluster that the table `latest` can lack, copied from memory."""
+
+    cluster: str
+    copied: UnsavedCopy
+
+    def __len__(self) -> int:
+        return len(self.copied.places)
+
+    @property
+    def end(self) -> NewestPlace:
+        """Place after these rows."""
+        return self.cluster, int(self.copied.places.max()) + 1
+
+    @property
+    def columns(self) -> Columns:
+        """Columns of `latest`."""
+        return self.copied.columns(self.cluster)
 
 
 class NewestPages:

@@ -211,6 +211,7 @@ LATEST = TableDefinition(
     columns=tuple(
         msgspec.structs.replace(column, codec=FAST_CODEC)
         for column in (*SUBJECT, *_LANE, *_REPORT, KNOWN_AT, HAS_TOTALS, *_VALUES)
+        if column not in _NUMBER
     ),
     key=SUBJECT_KEY,
     version="known_at",
@@ -223,7 +224,7 @@ LATEST_POSITION = TableDefinition(
     key=("name",),
     version="received_at",
 )
-"""The instant before which all rows of `latest` were received, in an embedded store; see `samples/deferred.py`."""
+"""The instant before which all rows of `latest` were received, in an embedded store; see `samples/snapshot.py`."""
 
 DIM_SAMPLES = TableDefinition(
     name="dim_samples",

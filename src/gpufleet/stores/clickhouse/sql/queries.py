@@ -71,7 +71,7 @@ class StoreQueries:
         self._labelled = LabelledValues(FACT_METRICS)
 
     def _complete_latest(self) -> None:
-        """Write deferred rows before a query of `latest`."""
+        """Write the rows that `latest` lacks before a query of the table."""
         raise NotImplementedError
 
     def _loaded_newest(self) -> NewestSamples | None:

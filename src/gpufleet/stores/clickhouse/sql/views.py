@@ -27,6 +27,7 @@ LATEST, SAMPLES = "latest", "samples"
 
 
 _SUBJECT = "cluster machine view"
+_NEWEST = f"{_SUBJECT} reader lane provenance measured_at received_at driver_session"
 _SAMPLE = f"{_SUBJECT} reader lane provenance measured_at received_at epoch seq driver_session"
 
 
@@ -138,7 +139,7 @@ VIEWS = (
         name="fleet_latest",
         help="The newest sample of each device (and of each machine, with an empty `view`), reader and lane. "
         "Samples of any age are included: check `received_at`.",
-        columns=(*table_columns(_SAMPLE), *_metrics(_of_latest)),
+        columns=(*table_columns(_NEWEST), *_metrics(_of_latest)),
         source=f"{LATEST} FINAL",
         metrics=_EACH,
     ),

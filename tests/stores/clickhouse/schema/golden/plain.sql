@@ -64,8 +64,6 @@ CREATE TABLE IF NOT EXISTS latest (
     `provenance` LowCardinality(String) CODEC(LZ4),
     `measured_at` DateTime64(9, 'UTC') CODEC(LZ4),
     `received_at` DateTime64(9, 'UTC') CODEC(LZ4),
-    `epoch` LowCardinality(String) CODEC(LZ4),
-    `seq` UInt64 CODEC(LZ4),
     `driver_session` UInt64 CODEC(LZ4),
     `absence_set` UInt64 CODEC(LZ4),
     `info_set` UInt64 CODEC(LZ4),

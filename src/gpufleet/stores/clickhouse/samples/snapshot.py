@@ -1,7 +1,7 @@
-"""Rows of `latest` that are written later, and their recovery from `samples` after a crash.
+"""Snapshot of the newest samples in the table `latest` of an embedded store, and its recovery after a crash.
 
-Each sample replaces its predecessor in `latest` within seconds. So an embedded store writes only the newest row of each
-subject, when a query needs the table, and at least every `MAX_SECONDS`. Until then `samples` has them durably.
+Each sample replaces its predecessor within seconds. So the store writes the newest rows from memory: in passes, of
+which each write of samples does a part, and all at once before a query of the table. Until then `samples` has them.
 
 The position of the table is an instant: `latest` has all rows that were received before it. It is a minute before the
 newest of them, because rows from relays were received earlier than others of the same write. A row that was received
@@ -9,24 +9,21 @@ before the position, such as backlog, or a row after a step of the hub's clock, 
 crash lost are those of `samples` from the position on.
 """
 
-import importlib
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Metric, ValueType
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.schema.columns import Columns, NumericArray
+from gpufleet.stores.clickhouse.samples.newest import START, NewestPlace
 from gpufleet.stores.clickhouse.schema.tables import KNOWN_AFTER, LATEST, LATEST_POSITION, SUBJECT_KEY, SUBJECT_NUMBER
 
 MAX_SECONDS = 120.0
-"""Maximum age of a row that is not in `latest`, while rows are written."""
+"""Age of a row that is not in `latest` from which a pass begins, while rows are written."""
 
-MAX_BYTES = 96 << 20
-"""Maximum size of such rows: those of some 100,000 GPUs with 40 values."""
+PART_ROWS = 65_536
+"""Rows of a pass per write of samples: a pass over a million GPUs takes some 16 writes."""
 
 SLACK_NS = 60 * NANOS
 """From the position to the newest receipt: more than batches usually wait in relays."""
@@ -38,83 +35,57 @@ _LOST = "received_at >= fromUnixTimestamp64Nano({position:Int64}, 'UTC')"
 _NEWEST = f"SELECT count(), max(toUnixTimestamp64Nano(received_at)) FROM samples WHERE {_LOST}"  # noqa: S608 - as above
 
 
-class DeferredRows:
-    """Rows of `latest` that are not written yet. One thread at a time.
+class LatestSnapshot:
+    """Progress of the snapshot. One thread at a time.
 
     Attributes:
         position: nanoseconds since 1970; `latest` has every row that was received before it.
+        place: place in memory from which the present pass continues.
+        goal: the position after the present pass; None without one.
     """
 
-    def __init__(self, position: int, monotonic: Callable[[], float], limit: int = MAX_BYTES) -> None:
+    def __init__(self, position: int, monotonic: Callable[[], float]) -> None:
         self.position = position
-        self._limit = limit
+        self.place: NewestPlace = START
+        self.goal: int | None = None
         self._monotonic = monotonic
-        self._tables: list[Any] = []
-        self._ranks: list[NumericArray] = []
-        self._size = 0
         self._newest = 0
-        self._is_late = self._is_full = False
-        self._since = 0.0
+        self._since: float | None = None  # of the oldest row that the present pass can lack
 
     def __bool__(self) -> bool:
-        return bool(self._tables)
+        """Return whether memory can have rows that the table lacks."""
+        return self._since is not None or self.goal is not None
 
     @property
     def is_due(self) -> bool:
-        """Whether the rows must be written now."""
-        is_old = self._monotonic() - self._since > MAX_SECONDS
-        return bool(self) and (is_old or self._is_late or self._is_full)
+        """Whether the next part must be written."""
+        return self.goal is not None or (self._since is not None and self._monotonic() - self._since > MAX_SECONDS)
 
     @property
-    def next_position(self) -> int:
-        """The position after the rows are written."""
-        return max(self.position, self._newest - SLACK_NS)
+    def horizon(self) -> int:
+        """Receipt before which a row must be written at once: the position, also that after the present pass."""
+        return self.position if self.goal is None else self.goal
 
     @property
     def last_position(self) -> int:
-        """The position after the rows are written, at a stop."""
+        """The position after all rows were written, at a stop."""
         return max(self.position, self._newest)
 
-    def add(self, table: Any, samples: Columns, latest: Columns) -> None:
-        """Add rows as an Arrow table of `latest`; `samples` and `latest` are their columns."""
-        if not self:
+    def note(self, received_at: int) -> None:
+        """Note rows that were added to memory; `received_at` is the newest receipt, nanoseconds since 1970."""
+        if self._since is None:
             self._since = self._monotonic()
-        names = (samples[SUBJECT_NUMBER.name], latest["known_at"], latest["measured_at"])
-        received_at = np.asarray(latest["received_at"])
-        self._tables.append(table)
-        self._ranks.append(np.array([np.asarray(column, np.int64) for column in names]))
-        self._size += table.nbytes
-        self._newest = max(self._newest, int(received_at.max()))
-        self._is_late = self._is_late or int(received_at.min()) < self.position
-        if self._size > self._limit:
-            self._reduce()
-            self._is_full = self._size > self._limit // 2  # otherwise there is space until rows are old
+        self._newest = max(self._newest, received_at)
 
-    def newest(self) -> Any:
-        """Return the newest row of each subject, as an Arrow table."""
-        self._reduce()
-        return self._tables[0]
+    def begin(self) -> None:
+        """Begin a pass, which writes every row that was noted until now."""
+        self.goal = max(self.position, self._newest - SLACK_NS)
+        self.place, self._since = START, None
 
-    def _reduce(self) -> None:
-        """Remove rows that are not the newest of their subject."""
-        arrow = importlib.import_module("pyarrow")
-        ranks = np.concatenate(self._ranks, axis=1)
-        subject, known_at, measured_at = ranks
-        order = np.lexsort((measured_at, known_at, subject))
-        is_newest = np.zeros(len(order), np.bool_)
-        is_newest[order[np.append(np.diff(subject[order]) != 0, True)]] = True
-        parts, first = [], 0
-        for table in self._tables:
-            parts.append(table.filter(arrow.array(is_newest[first : first + table.num_rows])))
-            first += table.num_rows
-        self._tables = [arrow.concat_tables(parts).unify_dictionaries().combine_chunks()]
-        self._ranks, self._size = [ranks[:, is_newest]], self._tables[0].nbytes
-
-    def clear(self) -> None:
-        """Note that the rows were written."""
-        self.position = self.next_position
-        self._tables, self._ranks, self._size = [], [], 0
-        self._is_late = self._is_full = False
+    def finish(self) -> None:
+        """Note that the pass was written."""
+        assert self.goal is not None
+        self.position, self.goal = self.goal, None
 
 
 def fetch_position(handle: Handle) -> int:
