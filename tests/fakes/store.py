@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from gpufleet.codecs.batch import to_rows
 from gpufleet.fleet.attribution.reported import may_overlap
 from gpufleet.fleet.cluster_objects import listed_objects, newest_objects, select_objects
+from gpufleet.fleet.readings import LANE_SECONDS, StateReport, deciding_state
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.api.inventory import RETURN_GAP_NS, ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
-from gpufleet.model.catalogue import KUBERNETES_REPORTED
+from gpufleet.model.catalogue import KUBERNETES_REPORTED, Lane
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Owner
@@ -652,13 +653,16 @@ def _is_lost(sample: Sample) -> bool | None:
 
 
 def _lost_views(latest: Sequence[StoredSample]) -> set[str]:
-    """Return the keys of views whose newest state is `lost`."""
-    states: dict[str, bool] = {}
-    for one in sorted(latest, key=lambda one: one.received_at):
-        is_lost = _is_lost(one.sample)
-        if one.sample.view is not None and is_lost is not None:
-            states[one.sample.view.key] = is_lost
-    return {key for key, is_lost in states.items() if is_lost}
+    """Return the keys of views whose state is `lost`."""
+    reports: dict[str, list[StateReport]] = {}
+    for one in latest:
+        state = one.sample.values.get("gpu_state")
+        if one.sample.view is not None and isinstance(state, str):
+            is_imported = one.sample.provenance is Provenance.IMPORTED
+            report = StateReport(state, one.received_at, LANE_SECONDS[Lane.SLOW], is_imported)
+            reports.setdefault(one.sample.view.key, []).append(report)
+    places = {key: deciding_state(of_view) for key, of_view in reports.items()}
+    return {key for key, place in places.items() if place is not None and reports[key][place].state == "lost"}
 
 
 def _has_values(sample: Sample) -> bool:

@@ -22,6 +22,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject
 from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value, precedence
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.pages import agent_page
 from tests.support.passes import World, gpu
@@ -46,6 +47,8 @@ class Source(NamedTuple):
     lane: Lane = Lane.FAST
     stale: Absent | None = None
     provenance: Provenance = Provenance.HOST_LOCAL_PROBE
+    age: float = 0.0
+    interval: float | None = None
 
 
 Expected = Mapping[str, tuple[Value | Reason, str]]
@@ -149,6 +152,53 @@ CONFLICTS: dict[str, tuple[Sequence[Source], Expected]] = {
         ],
         {STATE: ("lost", "nvml"), SERIAL: ("1", "exporter/dcgm"), XID_LAST: (79, "exporter/dcgm")},
     ),
+    "state: a lost GPU is lost, also if the trusted reader has values": (
+        [Source("nvml", {STATE: "ok", POWER: 310.0}), Source("dcgm", {STATE: "lost", POWER: LOST})],
+        {STATE: ("lost", "dcgm"), POWER: (310.0, "nvml")},
+    ),
+    "state: the worst of three readers counts": (
+        [
+            Source("nvml", {STATE: "error"}),
+            Source("dcgm", {STATE: "ok"}),
+            Source("nvidia_smi", {STATE: "reset_required"}),
+        ],
+        {STATE: ("reset_required", "nvidia_smi")},
+    ),
+    "state: the trusted reader is named for equal states": (
+        [Source("nvidia_smi", {STATE: "lost"}), Source("nvml", {STATE: "lost"})],
+        {STATE: ("lost", "nvml")},
+    ),
+    "state: a stale loss does not count": (
+        [Source("nvml", {STATE: "ok"}), Source("dcgm", {STATE: "lost"}, stale=STALE)],
+        {STATE: ("ok", "nvml")},
+    ),
+    "state: a loss three passes ago counts": (
+        [Source("nvml", {STATE: "ok"}), Source("dcgm", {STATE: "lost"}, age=30.0)],
+        {STATE: ("lost", "dcgm")},
+    ),
+    "state: a loss does not count after missed passes of its reader": (
+        [Source("nvml", {STATE: "ok"}), Source("dcgm", {STATE: "lost"}, age=30.1)],
+        {STATE: ("ok", "nvml")},
+    ),
+    "state: a slow reader has passes of its own interval": (
+        [Source("nvml", {STATE: "ok"}), Source("nvidia_smi", {STATE: "lost"}, age=100.0, interval=60.0)],
+        {STATE: ("lost", "nvidia_smi")},
+    ),
+    "state: imported values are used after the loss has ended": (
+        [
+            Source("nvml", {STATE: "ok"}),
+            Source("dcgm", {STATE: "lost"}, age=60.0),
+            Source("exporter/dcgm", {POWER: 300.0}, provenance=Provenance.IMPORTED),
+        ],
+        {STATE: ("ok", "nvml"), POWER: (300.0, "exporter/dcgm")},
+    ),
+    "state: the worst of imported states counts": (
+        [
+            Source("exporter/a", {STATE: "ok"}, provenance=Provenance.IMPORTED),
+            Source("exporter/b", {STATE: "lost"}, provenance=Provenance.IMPORTED),
+        ],
+        {STATE: ("lost", "exporter/b")},
+    ),
     "power: every reader stale": (
         [Source("nvml", {POWER: 310.0}, stale=STALE), Source("dcgm", {POWER: 300.0}, stale=STALE)],
         {POWER: (Reason.STALE, "nvml")},
@@ -166,11 +216,15 @@ def sample_of(source: Source) -> Sample:
         view=gpu(0),
         reader=source.reader,
         lane=source.lane,
-        measured_at=AT,
+        measured_at=AT - int(source.age * NANOS),
         values=dict(source.values),
         dims=dims,
         provenance=source.provenance,
     )
+
+
+def readings_of(source: Source, before: SampleReadings | None = None) -> SampleReadings:
+    return SampleReadings(sample_of(source), source.stale, interval_seconds=source.interval, before=before)
 
 
 def outcome(readings: Mapping[str, Reading], dimensions: Sequence[DimReading]) -> dict[str, tuple[Value | Reason, str]]:
@@ -190,18 +244,15 @@ def outcome(readings: Mapping[str, Reading], dimensions: Sequence[DimReading]) -
 def test_conflict_between_readers_has_one_answer(conflict: str) -> None:
     sources, expected = CONFLICTS[conflict]
     ordered = sorted(sources, key=lambda source: precedence(sample_of(source)))
-    readings = [SampleReadings(sample_of(source), source.stale) for source in ordered]
+    readings = [readings_of(source) for source in ordered]
     assert outcome(merge(readings), merge_dimensions(readings)) == expected
 
 
 def test_merge_after_a_merge_gives_the_same() -> None:
     for sources, _ in CONFLICTS.values():
         ordered = sorted(sources, key=lambda source: precedence(sample_of(source)))
-        readings = [SampleReadings(sample_of(source), source.stale) for source in ordered]
-        again = [
-            SampleReadings(sample_of(source), source.stale, before=one)
-            for source, one in zip(ordered, readings, strict=True)
-        ]
+        readings = [readings_of(source) for source in ordered]
+        again = [readings_of(source, before=one) for source, one in zip(ordered, readings, strict=True)]
         assert outcome(merge(again, merge(readings)), merge_dimensions(again)) == outcome(
             merge(readings), merge_dimensions(readings)
         )
@@ -266,6 +317,8 @@ def random_node(seed: int) -> tuple[World, list[StoredSample]]:
         for view in [None] if reader == "host" else listed[reader]:
             metrics = HOST_METRICS[lane] if view is None else SCALARS[lane]
             values = {name: random_value(chance) for name in metrics if chance.random() < 0.8}
+            if view is not None and view.kind is ViewKind.GPU and lane is Lane.FAST:
+                values[STATE] = chance.choice(("ok", "lost", "error", UNSUPPORTED))
             dims: tuple[DimValue, ...] = ()
             if view is not None and view.kind is ViewKind.GPU and chance.random() < 0.7:
                 dims = tuple(
@@ -338,5 +391,10 @@ def test_page_of_an_agent_equals_its_snapshot() -> None:
                     if family == f"gpufleet_{name}" and {pair for pair in identity if pair[1]} <= labels
                     if dict(labels).get("device_instance", "") == (device.instance or "")
                     if dict(labels).get("kind") == device.kind
+                    if dict(labels).get("state", one.value) == one.value
                 ]
-                assert values == ([] if one.value is None else [one.value]), (seed, device.key, name)
+                assert values == ([] if one.value is None else [1 if name == STATE else one.value]), (
+                    seed,
+                    device.key,
+                    name,
+                )

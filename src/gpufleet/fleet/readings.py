@@ -6,6 +6,7 @@ receipt; both pass the verdict in, so the merge itself is the same code and need
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,7 @@ from gpufleet.fleet.devices import device_name, hidden_devices, is_gone
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.device_state import LOST
+from gpufleet.model.device_state import LOST, worst_state
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimReading, Provenance, Reading, Sample, Value, precedence
 from gpufleet.model.snapshot import ProcessReport
@@ -89,6 +90,47 @@ class Freshness:
         return received_at - self._now > self._stale_after * NANOS
 
 
+class StateReport(NamedTuple):
+    """State of a device as one reader measured it.
+
+    Attributes:
+        state: of the catalogue's `gpu_state`.
+        measured_at: nanoseconds since 1970.
+        interval_seconds: interval of the reader's lane.
+        is_imported: whether the reader imports.
+    """
+
+    state: str
+    measured_at: int
+    interval_seconds: float
+    is_imported: bool
+
+
+def deciding_state(reports: Sequence[StateReport]) -> int | None:
+    """Return the position of the state that counts among the current states of one device; None without any.
+
+    - The worst state counts: a reader that lost the device has evidence, whatever another reader still answers.
+    - A state does not count if it was measured more than `MISSED_PASSES` intervals of its lane before the newest state:
+      its reader may have stopped before the device recovered. By receipt, both can be current.
+    - Imported states count only if no other reader has a state: exporters repeat old ones, by clocks of their own.
+    - Of equal states, the first counts.
+
+    Args:
+        reports: states that are not stale, the most trusted reader first.
+    """
+    own = [place for place, one in enumerate(reports) if not one.is_imported] or range(len(reports))
+    if not own:
+        return None
+    newest = max(reports[place].measured_at for place in own)
+    kept = [
+        place
+        for place in own
+        if newest - reports[place].measured_at <= MISSED_PASSES * reports[place].interval_seconds * NANOS
+    ]
+    worst = worst_state([reports[place].state for place in kept])
+    return next(place for place in kept if reports[place].state == worst)
+
+
 class SampleReadings:
     """The readings of one sample under one freshness verdict. Immutable; dimensions are built on first use.
 
@@ -96,10 +138,14 @@ class SampleReadings:
         sample: the source of the readings.
         stale: the absence that replaces each value because the sample is too old; None while it is current.
         measured_at: the sample's time of measurement.
+        interval_seconds: interval of the sample's lane.
         readings: catalogue name to reading.
     """
 
-    __slots__ = ("_age", "_dims", "_known", "_received_at", "measured_at", "readings", "sample", "stale")
+    __slots__ = (
+        *("_age", "_dims", "_known", "_received_at"),
+        *("interval_seconds", "measured_at", "readings", "sample", "stale"),
+    )
 
     def __init__(
         self,
@@ -108,6 +154,7 @@ class SampleReadings:
         *,
         received_at: int | None = None,
         age_seconds: float | None = None,
+        interval_seconds: float | None = None,
         before: "SampleReadings | None" = None,
     ) -> None:
         """Build the readings.
@@ -117,12 +164,14 @@ class SampleReadings:
             stale: None if the sample is current.
             received_at: nanoseconds since 1970 of the receipt by a hub; None on an agent.
             age_seconds: age by the hub's clock; None on an agent.
+            interval_seconds: interval of the sample's lane; None for the default of the lane.
             before: the readings of the previous sample of the same source; equal label sets are shared with it.
         """
         self.sample, self.stale = sample, stale
         self.measured_at = to_datetime(sample.measured_at)
         self._received_at = None if received_at is None else to_datetime(received_at)
         self._age = age_seconds
+        self.interval_seconds = LANE_SECONDS[sample.lane] if interval_seconds is None else interval_seconds
         self._dims: dict[str, Dims] | None = None
         self._known: dict[str, Dims] = {} if before is None else before.dims
         side = sample.view.side if sample.view else ""
@@ -130,7 +179,7 @@ class SampleReadings:
 
     def replaced(self, why: Absent) -> "SampleReadings":
         """Return the readings with each value replaced by an absence."""
-        other = SampleReadings(self.sample, why, before=self)
+        other = SampleReadings(self.sample, why, interval_seconds=self.interval_seconds, before=self)
         other._received_at, other._age = self._received_at, self._age
         other.readings = all_absent(self.readings, why)
         return other
@@ -204,6 +253,7 @@ def stored_readings(samples: Iterable[StoredSample], freshness: Freshness) -> tu
                 None if freshness.is_current(stored) else Absent(Reason.STALE),
                 received_at=stored.received_at,
                 age_seconds=freshness.age_seconds(stored.received_at),
+                interval_seconds=freshness.interval_of(stored.sample),
             )
             for stored in sorted(samples, key=lambda stored: precedence(stored.sample))
         ]
@@ -223,7 +273,8 @@ def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | Non
     """Return one reading a metric in the catalogue's order.
 
     The first source with a value gives the reading. If no source has a value, the first source's absence stands.
-    Imported measurements of a GPU that another reader reports as lost are not used: exporters repeat old values.
+    `deciding_state` chooses the state of a GPU. Imported measurements of a GPU that another reader reports as lost are
+    not used: exporters repeat old values.
 
     Args:
         sources: readings of one subject, the most trusted reader first.
@@ -240,6 +291,9 @@ def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | Non
                 known = merged.get(name)
                 if known is None or (known.value is None and reading.value is not None):
                     merged[name] = reading
+        state = _deciding_source(sources)
+        if state is not None:
+            merged[STATE] = state.readings[STATE]
     if before is not None and merged.keys() == before.keys():
         return {name: merged[name] for name in before}
     return {name: merged[name] for name in sorted(merged.keys() & _ORDER.keys(), key=_ORDER.__getitem__)}
@@ -279,12 +333,9 @@ def _without_values_of_lost(sources: Sequence[SampleReadings]) -> Sequence[Sampl
     """Return the sources; imported measurements are absent if a reader that imports nothing reports the GPU as lost."""
     if not sources or sources[-1].sample.provenance is not Provenance.IMPORTED:  # imported sources come last
         return sources
-    for source in sources:
-        if source.sample.provenance is Provenance.IMPORTED:
-            return sources
-        state = source.readings.get(STATE)
-        if state is not None and state.value == LOST:
-            break
+    source = _deciding_source(sources)
+    if source is None or source.sample.provenance is Provenance.IMPORTED or source.readings[STATE].value != LOST:
+        return sources
     why = Absent(Reason.GPU_LOST, f"reported by {source.sample.reader}")
     return [
         one.replaced(why)
@@ -292,6 +343,22 @@ def _without_values_of_lost(sources: Sequence[SampleReadings]) -> Sequence[Sampl
         else one
         for one in sources
     ]
+
+
+def _deciding_source(sources: Sequence[SampleReadings]) -> SampleReadings | None:
+    """Return the source whose state of the GPU counts, None if no source has one."""
+    states = [(source, reading.value) for source in sources if (reading := source.readings.get(STATE)) is not None]
+    found = [
+        (source, StateReport(value, source.sample.measured_at, source.interval_seconds, _is_imported(source)))
+        for source, value in states
+        if isinstance(value, str)
+    ]
+    place = deciding_state([report for _, report in found])
+    return None if place is None else found[place][0]
+
+
+def _is_imported(source: SampleReadings) -> bool:
+    return source.sample.provenance is Provenance.IMPORTED
 
 
 def first_processes(sources: Iterable[SampleReadings]) -> tuple[ProcessReport, ...] | None:

@@ -20,7 +20,8 @@ REASON_OF_TEXT = {
 """Texts of nvidia-smi, and of exporters that repeat its cells, that are about the whole device: in lower case, without
 brackets."""
 
-_WORST_FIRST = (LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR, OK)
+WORST_FIRST = (LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR, OK)
+"""States in order of severity."""
 
 _NO_EVIDENCE = frozenset({Reason.NOT_REPORTED, Reason.STALE, Reason.NOT_COLLECTED, Reason.NOT_IN_MIG_MODE})
 """Reasons that occur without any answer of the device: they prove nothing about it."""
@@ -93,4 +94,4 @@ def is_core_error(metric: str, value: Value | Absent | None) -> bool:
 
 def worst_state(states: Iterable[str]) -> str:
     """Return the worst of several states; a state of a newer build counts as the best."""
-    return min(states, key=lambda state: _WORST_FIRST.index(state) if state in _WORST_FIRST else len(_WORST_FIRST))
+    return min(states, key=lambda state: WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST))

@@ -35,7 +35,7 @@ def value_of(metric: str) -> st.SearchStrategy[object]:
     row = CATALOGUE[metric]
     known: st.SearchStrategy[object] = st.integers(0, 1)
     if row.kind is MetricKind.STATE:
-        known = st.sampled_from(row.states[:2])  # of `gpu_state`: ok and lost
+        known = st.sampled_from(row.states[:3])  # of `gpu_state`: ok, lost and reset_required
     elif row.kind is MetricKind.INFO:
         known = st.sampled_from(("x", "y"))
     return known | st.sampled_from(REASONS).map(Absent)
@@ -54,7 +54,7 @@ def samples(draw: st.DrawFn) -> list[StoredSample]:
                     view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid),
                     reader=reader,
                     lane=lane,
-                    measured_at=NOW,
+                    measured_at=NOW - draw(st.sampled_from((0, 30, 31, 150, 151))) * NANOS,
                     values={metric: draw(value_of(metric)) for metric in own if metric in covered},  # type: ignore[misc]
                     provenance=Provenance.IMPORTED if reader == "exporter" else Provenance.HOST_LOCAL_PROBE,
                 )

@@ -2,17 +2,26 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.readings import Freshness
-from gpufleet.hub.query.records import NODE_METRICS, gpu_records, node_gpus, with_metrics
+from gpufleet.hub.query.records import (
+    NODE_METRICS,
+    count_gpus,
+    count_shown,
+    gpu_records,
+    node_gpus,
+    summary_views,
+    with_metrics,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample
-from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.stored.samples import SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.profiles import examples
@@ -79,6 +88,39 @@ def test_row_of_a_node_depends_on_its_metrics_only(stored: list[StoredSample]) -
         for chosen in (stored, with_metrics(stored, NODE_METRICS))
     )
     assert some == every
+
+
+@pytest.mark.parametrize(("age", "reporting"), [(0, 0), (30, 0), (31, 1)])
+def test_gpu_that_one_reader_lost_is_not_reporting(age: int, reporting: int) -> None:
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+    reports: dict[str, dict[str, Any]] = {
+        "nvml": {"gpu_state": "ok", "gpu_power_watts": 100.0},
+        "dcgm": {"gpu_state": "lost"},
+    }
+    stored = [
+        StoredSample(
+            sample=Sample(
+                view=view,
+                reader=reader,
+                lane=Lane.FAST,
+                measured_at=NOW - age * NANOS * (reader == "dcgm"),
+                values=found,
+            ),
+            received_at=NOW,
+        )
+        for reader, found in reports.items()
+    ]
+    summaries = [
+        SampleSummary(
+            stored=one,
+            has_totals="gpu_power_watts" in one.sample.values,
+            is_lost=one.sample.values["gpu_state"] == "lost",
+        )
+        for one in stored
+    ]
+    freshness = Freshness(NOW, 90.0, ())
+    assert count_gpus(summaries, summary_views(summaries), freshness) == (1, reporting)
+    assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, reporting)
 
 
 def test_imported_power_of_a_lost_gpu_is_in_no_row() -> None:

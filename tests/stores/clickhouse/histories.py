@@ -22,6 +22,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from gpufleet.fleet.readings import StateReport, deciding_state
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.device_state import LOST
@@ -32,7 +33,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse import store as store_module
-from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS
+from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS, STATE_INTERVAL_SECONDS
 from gpufleet.stores.clickhouse.samples.snapshot import MAX_SECONDS
 from tests.support.accepted import accept
 from tests.support.store_folders import copy_empty_store
@@ -347,12 +348,18 @@ class StoreHistory:
             others = [one for (other, _), some in reports.items() if other == machine for one in some]
             newest_at, seen_at = (max(some, key=lambda one: one[0])[1] for some in (others, own))
             with_value = [one for one in own if isinstance(one[2].values.get("gpu_power_watts"), float)]
-            with_state = [one for one in own if isinstance(one[2].values.get("gpu_state"), str)]
+            states: dict[str, tuple[tuple[int, int], StateReport]] = {}
+            for rank, _, sample in own:
+                state = sample.values.get("gpu_state")
+                if isinstance(state, str) and (sample.reader not in states or rank >= states[sample.reader][0]):
+                    states[sample.reader] = rank, StateReport(state, rank[0], STATE_INTERVAL_SECONDS, False)
+            stated = [report for _, report in states.values()]
+            decides = deciding_state(stated)
             found.append(
                 _Gpu(
                     is_known=abs(seen_at - newest_at) <= REPORT_WINDOW_SECONDS * NANOS,
                     value_at=max(with_value, key=lambda one: one[0])[1] if with_value else 0,
-                    is_lost=bool(with_state) and max(with_state, key=lambda one: one[0])[2].values["gpu_state"] == LOST,
+                    is_lost=decides is not None and stated[decides].state == LOST,
                 )
             )
         return found

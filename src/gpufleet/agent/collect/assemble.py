@@ -149,7 +149,8 @@ def _sample_readings(
         stale = Absent(Reason.STALE, state.statuses[source].last_error)
     if before is not None and before.sample is newest.sample and before.stale == stale:
         return before
-    return SampleReadings(newest.sample, stale, before=before)
+    interval = state.statuses[source].interval_seconds
+    return SampleReadings(newest.sample, stale, interval_seconds=interval, before=before)
 
 
 def _source(readings: SampleReadings) -> Source:

@@ -13,7 +13,7 @@ from gpufleet.fleet.readings import LANE_SECONDS, LONGEST_SECONDS, MEASURING_LAN
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.device_state import LOST
+from gpufleet.model.device_state import LOST, WORST_FIRST
 from gpufleet.model.reading import Sample, precedence
 from gpufleet.model.stored.readings import NewestColumns
 from gpufleet.model.time import NANOS
@@ -26,6 +26,8 @@ _NUMBER_OF = {reason: number for number, reason in enumerate(Reason, 1)}
 
 _STALE, _GPU_LOST = _NUMBER_OF[Reason.STALE], _NUMBER_OF[Reason.GPU_LOST]
 _LOST_STATE = CATALOGUE[STATE].states.index(LOST)
+_SEVERITIES = np.array([-WORST_FIRST.index(state) for state in CATALOGUE[STATE].states])
+"""Severity of each state by its stored number; higher is worse."""
 
 
 def current_rows(newest: NewestColumns, now: int, stale_after_seconds: float) -> Column:
@@ -160,6 +162,7 @@ class MergedReadings:
         self.usable = current[self.rows]
         self.texts = TextSets(newest, self.rows, texts)
         self._absences = AbsenceReasons(newest, self.rows)
+        self._states = self._counting_states()
         self._blocked = self._imported_of_lost()
         self._counts = self.usable & ~self._blocked
         self._heads: dict[str, Column] = {}
@@ -269,16 +272,36 @@ class MergedReadings:
         return bool(((np.diff(subject) == 0) & (np.diff(readers) != 0)).any())
 
     def _cells(self, metric: str) -> Column | None:
+        if metric == STATE:
+            return self._states
         column = self._newest.values.get(metric)
         return None if column is None else np.asarray(column, np.float64)[self.rows]
 
     def _last(self, places: Column) -> Column:
         return last_of(self.subject, self.count, places)
 
+    def _counting_states(self) -> Column | None:
+        """Return the state of each row, NaN where `fleet.readings.deciding_state` takes that of another row."""
+        column = self._newest.values.get(STATE)
+        if column is None:
+            return None
+        cells = np.asarray(column, np.float64)[self.rows]
+        has_state = self.usable & ~np.isnan(cells)
+        imported = np.asarray(self._newest.imported, bool)[self.rows]
+        counts = has_state & ~(imported & self.any_row(has_state & ~imported)[self.subject])
+        measured_at = np.asarray(self._newest.measured_at, np.int64)[self.rows]
+        behind = self.newest_of(self._newest.measured_at, counts)[self.subject] - measured_at
+        counts &= behind <= MISSED_PASSES * intervals(self._newest)[self.rows] * NANOS
+        severities = np.full(len(cells), -len(WORST_FIRST))
+        severities[counts] = _SEVERITIES[cells[counts].astype(np.int64)]
+        worst = np.full(self.count, -len(WORST_FIRST))
+        np.maximum.at(worst, self.subject, severities)
+        return np.where(has_state & ~(counts & (severities == worst[self.subject])), np.nan, cells)
+
     def _imported_of_lost(self) -> Column:
         """Return the imported measurements of subjects that another reader reports as lost."""
         imported = np.asarray(self._newest.imported, bool)[self.rows]
-        states = self._cells(STATE)
+        states = self._states
         if states is None or not imported.any():
             return np.zeros(len(self.rows), bool)
         is_lost = self.any_row((states == _LOST_STATE) & self.usable & ~imported)

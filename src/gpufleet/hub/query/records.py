@@ -6,7 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.fleet.devices import NAME_METRICS
-from gpufleet.fleet.readings import STATE, Freshness, all_stale, device_views, devices
+from gpufleet.fleet.readings import (
+    STATE,
+    Freshness,
+    StateReport,
+    all_stale,
+    deciding_state,
+    device_views,
+    devices,
+)
 from gpufleet.hub.liveness.senders import SenderFreshness
 from gpufleet.hub.liveness.states import complete_up_to, view_liveness
 from gpufleet.hub.query.holder_records import node_holders
@@ -16,8 +24,10 @@ from gpufleet.model.api.answer import AnswerDevice, Coverage, GpuRecord, Machine
 from gpufleet.model.api.senders import EpochConflict, EpochRecord, SenderRecord
 from gpufleet.model.cluster import Cluster
 from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredGpus
+from gpufleet.model.device_state import LOST, OK
 from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import ExpectedGpus, Liveness
+from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
@@ -137,14 +147,19 @@ def may_duplicate_gpus(views: Iterable[View]) -> bool:
 
 def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
     """Return the same as `count_gpus`, from a machine's records."""
-    total = aggregate([one.device.readings for one in records if one.device.kind is ViewKind.GPU])
-    return total.devices, total.reporting
+    gpus = [one.device.readings for one in records if one.device.kind is ViewKind.GPU]
+    return len(gpus), aggregate([one for one in gpus if not _is_lost(one)]).reporting
+
+
+def _is_lost(readings: Mapping[str, Reading]) -> bool:
+    state = readings.get(STATE)
+    return state is not None and state.value == LOST
 
 
 def count_gpus(summaries: Sequence[SampleSummary], views: Mapping[str, View], freshness: Freshness) -> tuple[int, int]:
     """Return the number of GPUs of a machine, and of those with a current number that contributes to totals.
 
-    A GPU whose newest state is `lost` does not report. Not for machines with `may_duplicate_gpus`. `views` are those of
+    A GPU whose state is `lost` does not report. Not for machines with `may_duplicate_gpus`. `views` are those of
     `summary_views`.
     """
     gpus = {key for key, view in views.items() if view.kind is ViewKind.GPU}
@@ -155,18 +170,26 @@ def count_gpus(summaries: Sequence[SampleSummary], views: Mapping[str, View], fr
         for one in summaries
         if one.has_totals and one.stored.sample.view is not None and freshness.is_current(one.stored)
     }
-    return len(gpus), len((gpus & reporting) - _lost_views(summaries))
+    return len(gpus), len((gpus & reporting) - _lost_views(summaries, freshness))
 
 
-def _lost_views(summaries: Sequence[SampleSummary]) -> set[str]:
-    """Return the keys of the views whose newest state is `lost`."""
-    newest: dict[str, tuple[int, bool]] = {}
+def _lost_views(summaries: Sequence[SampleSummary], freshness: Freshness) -> set[str]:
+    """Return the keys of the views whose state is `lost`."""
+    if not any(one.is_lost for one in summaries):
+        return set()
+    reports: dict[str, list[StateReport]] = {}
     for one in summaries:
-        view = one.stored.sample.view
-        if view is not None and one.is_lost is not None:
-            state = (one.stored.received_at, one.is_lost)
-            newest[view.key] = max(newest.get(view.key, (0, False)), state)
-    return {key for key, (_, is_lost) in newest.items() if is_lost}
+        sample = one.stored.sample
+        if sample.view is not None and one.is_lost is not None and freshness.is_current(one.stored):
+            report = StateReport(
+                LOST if one.is_lost else OK,
+                sample.measured_at,
+                freshness.interval_of(sample),
+                sample.provenance is Provenance.IMPORTED,
+            )
+            reports.setdefault(sample.view.key, []).append(report)
+    states = {key: (of_view, deciding_state(of_view)) for key, of_view in reports.items()}
+    return {key for key, (of_view, place) in states.items() if place is not None and of_view[place].state == LOST}
 
 
 def node_record(

@@ -13,7 +13,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreStartingError
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.reading import Sample, Value
+from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.samples import AcceptedBatch, KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -277,3 +277,23 @@ def test_lost_gpu_does_not_count_as_reporting(store: ClickHouseStore, cluster: s
         counted.append([one[cluster] for one in found])
         assert store.known_gpus()[cluster].nvml == 2
     assert counted == [[2, 2], [1, 1], [1, 1], [2, 2]]
+
+
+def test_gpu_that_one_reader_lost_does_not_count_as_reporting(store: ClickHouseStore, cluster: str) -> None:
+    """The loss ends with another state of the reader, or 180 s after its newest pass; imported states do not count."""
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+    steps = [(0, "dcgm", "lost"), (1, "nvml", "ok"), (2, "dcgm", "ok"), (3, "exporter", "lost"), (4, "nvml", "ok")]
+    steps += [(5, "dcgm", "lost"), (185, "nvml", "ok"), (186, "nvml", "ok"), (187, "dcgm", "lost"), (188, "nvml", "ok")]
+    counted = []
+    for second, reader, state in steps:
+        at = T0 + second * NANOS
+        source = Provenance.IMPORTED if reader == "exporter" else Provenance.HOST_LOCAL_PROBE
+        values: dict[str, Value | Absent] = {"gpu_power_watts": 100.0, "gpu_state": state}
+        one = Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values=values, provenance=source)
+        write(store, accept(cluster, "m", [one], received_at=at, reported_at=at))
+        write_deferred_rows(store)
+        restarted = GpuCounts()
+        load_gpu_counts(store._handles.reader, restarted)
+        found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))
+        counted.append([cluster in one for one in found])
+    assert counted == [[one, one] for one in (False, False, True, True, True, False, False, True, False, False)]

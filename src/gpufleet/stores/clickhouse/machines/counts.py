@@ -1,4 +1,4 @@
-"""In-memory counts of known and reporting GPUs by cluster, about 60 bytes per GPU.
+"""In-memory counts of known and reporting GPUs by cluster, about 90 bytes per GPU.
 
 Counting a million GPUs in three million rows takes the engine most of a second, and this module some milliseconds. The
 state is arrays of numbers. GPUs and machines are identified by 64 bits, mixed from this process's salted hashes of
@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
+from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import LOST
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
+from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -47,6 +49,9 @@ STATE = CATALOGUE["gpu_state"]
 LOST_STATE = STATE.states.index(LOST)
 """Stored number of the state."""
 
+STATE_INTERVAL_SECONDS = LANE_SECONDS[Lane.SLOW]
+"""Interval of states, whatever that of their reader is."""
+
 NO_STATE = -1
 """Number of a row without a state."""
 
@@ -63,6 +68,8 @@ class GpuReports(msgspec.Struct, frozen=True):
         value_at: receipt of a number, in nanoseconds since 1970; 0 if there is none.
         seen_at: receipt of any report by a driver; 0 if the reader is not a driver.
         state: reported state by its stored number; -1 if there is none.
+        stated_at: place of the state in the order of reports.
+        reader, provenance: the reader of the state, and the source of its values.
     """
 
     cluster: DictionaryColumn | IndexedColumn
@@ -72,6 +79,9 @@ class GpuReports(msgspec.Struct, frozen=True):
     value_at: NumericArray
     seen_at: NumericArray
     state: NumericArray
+    stated_at: NumericArray
+    reader: DictionaryColumn
+    provenance: DictionaryColumn
 
 
 class BusReports(msgspec.Struct, frozen=True):
@@ -81,6 +91,51 @@ class BusReports(msgspec.Struct, frozen=True):
     machine: DictionaryColumn
     gpus: NumericArray
     reported_at: NumericArray
+
+
+class _ReportedStates:
+    """Newest state of each GPU by each reader, by the rule of `fleet.readings.deciding_state`. Not thread-safe.
+
+    The interval of a reader is not known here: that of a slow one is taken.
+    """
+
+    def __init__(self) -> None:
+        self._readers = IdIndex()  # of GPU and reader
+        self._gpu_of = np.empty(0, np.int32)
+        self._is_imported = np.empty(0, np.bool_)
+        self._state = NewestValues(NO_STATE)
+        self._newest_at = np.empty((2, 0), np.int64)  # by provenance (own, imported) and GPU
+
+    def grow(self, more: int) -> None:
+        """Add space for the next GPUs."""
+        self._newest_at = np.concatenate([self._newest_at, np.zeros((2, more), np.int64)], axis=1)
+
+    def add(self, rows: GpuReports, of_rows: NumericArray, gpus: NumericArray) -> None:
+        """Add the states of rows; `gpus` are those of `of_rows`."""
+        stated = np.flatnonzero(rows.state[of_rows] != NO_STATE)
+        stated = stated[np.argsort(rows.stated_at[of_rows[stated]], kind="stable")]
+        of_rows, gpus = of_rows[stated], gpus[stated]
+        imported = _flags([name == Provenance.IMPORTED for name in rows.provenance.texts], rows.provenance)[of_rows]
+        names = mix_hashes(text_hashes(rows.reader)[of_rows], gpus.astype(np.int64))
+        readers, firsts = self._readers.assign(names)
+        if len(firsts):
+            self._gpu_of = np.concatenate([self._gpu_of, gpus[firsts].astype(np.int32)])
+            self._is_imported = np.concatenate([self._is_imported, imported[firsts]])
+            self._state.grow(len(firsts))
+        stated_at = rows.stated_at[of_rows]
+        self._state.update(readers, stated_at, rows.state[of_rows])
+        np.maximum.at(self._newest_at, (imported.astype(np.int64), gpus), stated_at)
+
+    def lost(self, count: int) -> NumericArray:
+        """Return whether each of so many GPUs is lost."""
+        found = np.zeros(count, np.bool_)
+        readers = np.flatnonzero(self._state.cells == LOST_STATE)
+        gpus, known_at, imported = self._gpu_of[readers], self._state.ranks[readers], self._is_imported[readers]
+        own_at, imported_at = self._newest_at[:, gpus]
+        window = int(MISSED_PASSES * STATE_INTERVAL_SECONDS * NANOS)
+        missed = np.where(imported, imported_at, own_at) - known_at > window
+        found[gpus[~missed & ~(imported & (known_at - own_at <= window))]] = True
+        return found
 
 
 def machine_name(cluster: str, machine: str) -> int:
@@ -104,7 +159,7 @@ class GpuCounts:
         self._is_named = np.empty(0, np.bool_)
         self._value_at = NewestValues(_NEVER)
         self._seen_at = NewestValues(_NEVER)
-        self._state = NewestValues(NO_STATE)
+        self._states = _ReportedStates()
 
     def add_written(self, written: Mapping[str, Columns], newest: Sequence[ValueGroup]) -> None:
         """Add the rows that were written, by table name; `newest` has the values of the rows of `latest`."""
@@ -119,11 +174,9 @@ class GpuCounts:
         of_rows = of_rows[np.argsort(rows.known_at[of_rows], kind="stable")]
         ranks, value_at, seen_at = rows.known_at[of_rows], rows.value_at[of_rows], rows.seen_at[of_rows]
         has_value, was_seen = value_at != _NEVER, seen_at != _NEVER
-        states = rows.state[of_rows]
-        has_state = states != NO_STATE
         with self._lock:
             gpus = self._numbered(rows, of_rows)
-            self._state.update(gpus[has_state], ranks[has_state], states[has_state])
+            self._states.add(rows, of_rows, gpus)
             self._value_at.update(gpus[has_value], ranks[has_value], value_at[has_value])
             ranks, seen_at, gpus = ranks[was_seen], seen_at[was_seen], gpus[was_seen]
             self._seen_at.update(gpus, ranks, seen_at)
@@ -159,8 +212,8 @@ class GpuCounts:
     def reporting(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to GPUs with their last number received in the interval; see `ports.FleetStore`."""
         with self._lock:
-            at, is_lost = self._value_at.cells, self._state.cells == LOST_STATE
-            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until) & ~is_lost))
+            at = self._value_at.cells
+            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until) & ~self._states.lost(len(at))))
 
     def known(self, without: Sequence[str]) -> dict[str, KnownGpus]:
         """Return cluster to the GPUs of its machines, except machines in `without`; see `ports.FleetStore`."""
@@ -206,7 +259,7 @@ class GpuCounts:
             self._is_named = np.concatenate([self._is_named, np.array(is_named)])
             self._value_at.grow(len(new))
             self._seen_at.grow(len(new))
-            self._state.grow(len(new))
+            self._states.grow(len(new))
         return gpus
 
     def _machines_of(
@@ -235,6 +288,8 @@ def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
     assert isinstance(machine, DictionaryColumn)
     assert isinstance(view, IndexedColumn)
     assert isinstance(reader, DictionaryColumn)
+    provenance = latest["provenance"]
+    assert isinstance(provenance, DictionaryColumn)
     received_at = np.asarray(latest["received_at"])
     is_drivers = _flags([name != PCI_READER for name in reader.texts], reader)
     return GpuReports(
@@ -245,6 +300,9 @@ def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
         value_at=np.where(np.asarray(latest["has_totals"]), received_at, _NEVER),
         seen_at=np.where(is_drivers, received_at, _NEVER),
         state=np.concatenate([_states(group) for group in newest]),
+        stated_at=np.asarray(latest[KNOWN_AT.name]),
+        reader=reader,
+        provenance=provenance,
     )
 
 

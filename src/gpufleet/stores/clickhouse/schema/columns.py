@@ -211,21 +211,22 @@ class NewestValues:
 
     Attributes:
         cells: values by number; `empty` where there is none.
+        ranks: places of the values in the order of reports.
     """
 
     def __init__(self, empty: int) -> None:
         self.cells = np.empty(0, np.int64)
-        self._ranks = np.empty(0, np.int64)
+        self.ranks = np.empty(0, np.int64)
         self._empty = empty
 
     def grow(self, more: int) -> None:
         """Add space for the next numbers."""
         self.cells = np.concatenate([self.cells, np.full(more, self._empty, np.int64)])
-        self._ranks = np.concatenate([self._ranks, np.zeros(more, np.int64)])
+        self.ranks = np.concatenate([self.ranks, np.zeros(more, np.int64)])
 
     def update(self, numbers: NumericArray, ranks: NumericArray, cells: NumericArray) -> None:
         """Store values that are not older than the present ones; `ranks` are ascending places in report order."""
-        is_newer = ranks >= self._ranks[numbers]
+        is_newer = ranks >= self.ranks[numbers]
         numbers = numbers[is_newer]
         self.cells[numbers] = cells[is_newer]  # of duplicate numbers, the last assignment wins
-        self._ranks[numbers] = ranks[is_newer]
+        self.ranks[numbers] = ranks[is_newer]
