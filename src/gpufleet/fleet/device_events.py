@@ -17,6 +17,9 @@ _FAILURES = {
     ERROR: EventKind.GPU_FAILED,
 }
 
+FAILURES = frozenset(_FAILURES.values())
+"""Kinds of events that begin a failure. `gpu_recovered` ends it."""
+
 
 class DeviceStates:
     """States of the devices of one source by view key; a device is `ok` before its first pass.

@@ -21,7 +21,7 @@ class Machine(World):
     """World with a timeline."""
 
     def __init__(self, saved: SavedEvents | None = None, boot: str = "boot-1") -> None:
-        super().__init__({"nvml": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)})
+        super().__init__({"nvml": (Lane.FAST,), "dcgm": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)})
         self.state.statuses[READER, Lane.EVENT] = status_before()
         self.timeline = Timeline(self.clock, boot=boot, saved=saved)
         self.passed("nvml", Lane.FAST, self.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))

@@ -39,6 +39,13 @@ def assemble(state: AgentState, *, now: float, now_ns: int, capabilities: Mappin
     return run_to_end(Assembler().steps(state, now=now, now_ns=now_ns, capabilities=capabilities))
 
 
+def current_readings(key: str, state: AgentState, now: float) -> dict[str, Reading]:
+    """Return the merged readings of a device by view key; `now` in monotonic seconds."""
+    lanes = state.views()[key]
+    ordered = sorted(lanes, key=lambda source: precedence(lanes[source].sample))
+    return merge([_sample_readings(source, lanes[source], state, now, None) for source in ordered])
+
+
 class _Assembled(NamedTuple):
     """The parts of a document about one subject, and the readings that they were built from."""
 

@@ -75,8 +75,14 @@ class EventGroups:
         self._groups: dict[tuple[str, str, int], list[EventGroup]] = {}
         self._due: list[Event] = []
 
-    def take(self, event: Event, now: float) -> None:
-        """Add a source's report; `now` in monotonic seconds."""
+    def take(self, event: Event, now: float, *, is_repeated: bool = False) -> None:
+        """Add a source's report.
+
+        Args:
+            event: the report.
+            now: monotonic seconds.
+            is_repeated: whether the report is part of a known event: it opens no group.
+        """
         window = GROUPED.get(event.kind)
         if window is None:
             self._due.append(event)
@@ -93,6 +99,8 @@ class EventGroups:
                 return
             if known.counts[source] <= known.emitted or window > STATE_SECONDS:
                 return  # a late source repeats a known event
+        if is_repeated:
+            return
         groups.append(EventGroup({source: event}, {source: 1}, now, event.at, part, log_seq=log_seq(event)))
 
     def due_in(self, now: float) -> float | None:

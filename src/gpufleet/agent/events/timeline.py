@@ -3,16 +3,19 @@
 XID counts and the newest events survive a restart in a small file in the agent's state folder.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from gpufleet.agent.collect.assemble import current_readings
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.events.changes import ChangeDetector
+from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
 from gpufleet.agent.events.groups import EventGroups, log_seq
+from gpufleet.fleet.readings import STATE
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import (
@@ -25,6 +28,7 @@ from gpufleet.model.catalogue.events import (
     XID_LAST_AT,
     XID_SINCE,
 )
+from gpufleet.model.device_state import OK
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import DimValue, Provenance, Round, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -148,6 +152,7 @@ class Timeline:
         self._seen_seq = old.log_seq if old else -1
         self._changes = ChangeDetector(driver=saved.driver if saved else "", session=old.session if old else 0)
         self._groups = EventGroups()
+        self._failures = DeviceFailures()
         self._next_sample = clock.monotonic()
 
     def take(self, outcome: Outcome, state: AgentState) -> Outcome:
@@ -156,6 +161,10 @@ class Timeline:
         if done is None:
             return outcome
         now = self._clock.monotonic()
+
+        def is_failed(key: str) -> bool | None:
+            return _is_failed(key, state, now)
+
         found = [event for event in done.events if not self._is_known(event)]
         for sample in done.samples:
             if sample.provenance is Provenance.IMPORTED:
@@ -164,7 +173,10 @@ class Timeline:
         if done.inventory is not None:
             found += self._changes.of_bus(done.inventory, outcome.ended_at)
         for event in found:
-            self._groups.take(with_xid_meaning(msgspec.structs.replace(event, view=_resolve(event.view, state))), now)
+            event = with_xid_meaning(msgspec.structs.replace(event, view=_resolve(event.view, state)))
+            self._group(event, now, is_failed)
+        for event in self._failures.expire(is_failed):
+            self._groups.take(event, now)
         if not done.events:
             return outcome
         return msgspec.structs.replace(outcome, round=msgspec.structs.replace(done, events=()))
@@ -217,6 +229,13 @@ class Timeline:
             events=tuple(state.events),
         )
 
+    def _group(self, event: Event, now: float, is_failed: Callable[[str], bool | None]) -> None:
+        if is_recovery(event):
+            for recovery in self._failures.recover(event):
+                self._groups.take(recovery, now)
+            return
+        self._groups.take(event, now, is_repeated=is_failure(event) and self._failures.is_repeated(event, is_failed))
+
     def _is_known(self, event: Event) -> bool:
         """Return whether the event is a known kernel log record: each start reads the log from the beginning."""
         seq = log_seq(event)
@@ -246,6 +265,14 @@ def _sample(
     view: View | None, at: int, values: Mapping[str, Value | Absent], dims: tuple[DimValue, ...] = ()
 ) -> Sample:
     return Sample(view=view, reader=READER, lane=Lane.EVENT, measured_at=at, values=dict(values), dims=dims)
+
+
+def _is_failed(key: str, state: AgentState, now: float) -> bool | None:
+    """Return whether the state of a device is a failure, None for a device that is gone."""
+    if key not in state.views():
+        return None
+    reading = current_readings(key, state, now).get(STATE)
+    return reading is not None and reading.value not in (None, OK)
 
 
 def _resolve(view: View | None, state: AgentState) -> View | None:

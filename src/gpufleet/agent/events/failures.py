@@ -1,0 +1,96 @@
+"""Failures of devices as several readers observe them: one failure and one recovery. Pure.
+
+Each reader compares its own passes. If DCGM lost a GPU that NVML still reads, an error of NVML and its recovery are no
+recovery of the GPU.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from gpufleet.fleet.device_events import FAILURES
+from gpufleet.model.event import Event, EventKind
+
+
+class DeviceFailures:
+    """Failures of the devices of one machine, and the readers that observe them."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
+        self._failing: dict[str, set[str]] = {}  # view key to the readers that observe a failure
+        self._recovered: dict[str, list[Event]] = {}  # view key to recoveries that other readers do not observe yet
+
+    def is_repeated(self, event: Event, is_failed: Callable[[str], bool | None]) -> bool:
+        """Record the failure that a reader observed; return whether it is part of a known failure.
+
+        As for one reader, an error of a device that is lost or needs a reset is part of that failure. A failure whose
+        reader stopped is over once no current state is a failure.
+
+        Args:
+            event: the failure.
+            is_failed: as for `expire`, by the states before this pass.
+        """
+        key, kind = _key(event), EventKind(event.kind)
+        self._recovered.pop(key, None)
+        if key in self._failed and not is_failed(key):
+            self._complete(key, [])
+        self._failing.setdefault(key, set()).add(_source(event))
+        before = self._failed.get(key)
+        if kind is before or (kind is EventKind.GPU_FAILED and before is not None):
+            return True
+        self._failed[key] = kind
+        return False
+
+    def recover(self, event: Event) -> list[Event]:
+        """Record the recovery that a reader observed; return the events of the device's recovery, if it is complete.
+
+        The events have one time, that of the last recovery.
+        """
+        key = _key(event)
+        held = [*self._recovered.pop(key, ()), event]
+        failing = self._failing.get(key, set())
+        failing.discard(_source(event))
+        if failing:
+            self._recovered[key] = held
+            return []
+        return self._complete(key, held)
+
+    def expire(self, is_failed: Callable[[str], bool | None]) -> list[Event]:
+        """Return the events of recoveries whose remaining failures do not count.
+
+        Args:
+            is_failed: returns whether the state of a device by view key is a failure; None for a device that is gone.
+        """
+        events: list[Event] = []
+        for key, held in list(self._recovered.items()):
+            failed = is_failed(key)
+            if failed:
+                continue
+            del self._recovered[key]
+            completed = self._complete(key, held)
+            events += completed if failed is False else []
+        return events
+
+    def _complete(self, key: str, held: list[Event]) -> list[Event]:
+        self._failed.pop(key, None)
+        self._failing.pop(key, None)
+        at = max((event.at for event in held), default=0)
+        return [msgspec.structs.replace(event, at=at) for event in held]
+
+
+def is_failure(event: Event) -> bool:
+    """Return whether the event is a failure of a device."""
+    return event.view is not None and event.kind in FAILURES
+
+
+def is_recovery(event: Event) -> bool:
+    """Return whether the event is the recovery of a device."""
+    return event.view is not None and event.kind == EventKind.GPU_RECOVERED
+
+
+def _key(event: Event) -> str:
+    return event.view.key if event.view else ""
+
+
+def _source(event: Event) -> str:
+    return event.attributes.get("sources", "")

@@ -1,0 +1,72 @@
+"""Failures of devices that several readers observe: one failure and one recovery."""
+
+from gpufleet.agent.events.timeline import Timeline
+from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Round
+from tests.support.passes import World, gpu
+
+
+class Failing(World):
+    """Machine whose readers report states, and the events of their changes."""
+
+    def __init__(self) -> None:
+        super().__init__({"nvml": (Lane.FAST,), "dcgm": (Lane.FAST,)})
+        self.timeline = Timeline(self.clock)
+        self.states = {reader: DeviceStates(reader) for reader in ("nvml", "dcgm")}
+
+    def read(self, seconds: float, **states: str) -> list[tuple[str, str]]:
+        """Let readers report states after some seconds; return kind and sources of the events."""
+        self.clock.advance(seconds)
+        for reader, state in states.items():
+            samples = (self.sample(reader, Lane.FAST, gpu(0), {"gpu_state": state}),)
+            events = tuple(self.states[reader].change_by_samples(samples))
+            self.state.apply(
+                self.timeline.take(self.outcome(reader, Lane.FAST, Round(samples=samples, events=events)), self.state)
+            )
+        outcome = self.timeline.emit_pending(self.state, everything=True)
+        assert outcome is not None
+        assert outcome.round is not None
+        return [(event.kind, event.attributes["sources"]) for event in outcome.round.events]
+
+
+def test_loss_that_two_readers_observe_is_one_event() -> None:
+    machine = Failing()
+    assert machine.read(10, dcgm="lost", nvml="ok") == [("gpu_lost", "dcgm")]
+    assert machine.read(60, dcgm="lost", nvml="lost") == []
+    assert machine.read(60, dcgm="lost", nvml="ok") == []
+    assert machine.read(60, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm,nvml")]
+    assert machine.read(10, dcgm="ok", nvml="lost") == [("gpu_lost", "nvml")]
+
+
+def test_error_beside_a_loss_is_no_event() -> None:
+    machine = Failing()
+    assert machine.read(10, dcgm="lost") == [("gpu_lost", "dcgm")]
+    assert machine.read(60, dcgm="lost", nvml="error") == []
+    assert machine.read(10, dcgm="lost", nvml="ok") == []
+    assert machine.read(10, dcgm="lost", nvml="error") == []
+    assert machine.read(10, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm,nvml")]
+
+
+def test_worse_failure_of_another_reader_is_an_event() -> None:
+    machine = Failing()
+    assert machine.read(10, nvml="error") == [("gpu_failed", "nvml")]
+    assert machine.read(60, dcgm="lost") == [("gpu_lost", "dcgm")]
+
+
+def test_recovery_does_not_wait_for_a_reader_that_stopped() -> None:
+    machine = Failing()
+    assert machine.read(10, dcgm="lost", nvml="lost") == [("gpu_lost", "dcgm,nvml")]
+    assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+
+
+def test_loss_after_that_of_a_reader_that_stopped_is_an_event() -> None:
+    machine = Failing()
+    assert machine.read(10, dcgm="lost", nvml="ok") == [("gpu_lost", "dcgm")]
+    for _ in range(4):
+        assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="lost") == [("gpu_lost", "nvml")]
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
