@@ -67,3 +67,15 @@ def test_lost_reading_of_a_mig_device_overrules_the_state_of_its_gpu() -> None:
     alone = SampleBuilder()
     alone.add(mig, "gpu_memory_used_bytes", LOST, 1)
     assert [sample.view for sample in alone.samples("x")] == [mig]
+
+
+def test_core_error_of_a_mig_device_with_numbers_is_an_error_of_its_gpu() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPU.key)
+    for other, expected in ((1, "error"), (Absent(Reason.DRIVER_ERROR), "ok")):
+        builder = SampleBuilder()
+        builder.add(GPU, "gpu_state", "ok", 1)
+        builder.add(mig, "gpu_memory_used_bytes", Absent(Reason.DRIVER_ERROR), 1)
+        builder.add(mig, "gpu_bar1_used_bytes", other, 1)
+        builder.add(mig, "mig_profile", "1g.18gb", 1)
+        found = {sample.view: sample.values.get("gpu_state") for sample in builder.samples("x")}
+        assert found == {GPU: expected, mig: None}

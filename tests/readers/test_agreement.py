@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.codecs.nvidia_smi import DeviceRecord, parse_capture, parse_csv, parse_text
+from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE
+from gpufleet.codecs.nvidia_smi import DeviceRecord, parse_capture, parse_csv, parse_text, parse_xml
 from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
@@ -15,7 +16,8 @@ from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
 from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Sample, Value
+from gpufleet.model.reading import Round, Sample, Value
+from gpufleet.model.view import ViewKind
 from gpufleet.ports.channel import ExecResult
 from gpufleet.readers.exporter.mapping import samples_of
 from gpufleet.readers.nvidia_smi.machine import machine_sample
@@ -29,6 +31,7 @@ from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.simulate.dcgm.state import EngineState
 from tests.fakes.nvidia_smi.standin import DATA
 from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.parts import cut_into_mig
 from tests.fakes.nvml.scenario import Scenario
 from tests.readers.dcgm.engines import reading
 from tests.readers.nvml.rig import PATIENT
@@ -256,6 +259,65 @@ async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
         assert len(covered) >= least, reader
         kept = {key: value for key, value in covered.items() if reason(value) is not Reason.NOT_SUPPORTED}
         assert kept == {}, reader
+
+
+UNKNOWN, GENERIC_ERROR = 999, -3
+"""Return codes of NVML and DCGM: a driver error."""
+
+
+async def mig_by_nvml(folder: Path, *, ended: bool) -> Value | Absent:
+    fake = FakeNvml(folder, Scenario.healthy(1))
+    (instance,) = cut_into_mig(fake.scenario, 0, (0,)).values()
+    instance.codes["nvmlDeviceGetMemoryInfo_used"] = UNKNOWN
+    if ended:
+        instance.numbers = dict.fromkeys(instance.numbers, 0)
+        instance.codes = dict.fromkeys(instance.numbers, UNKNOWN)
+        instance.rows.clear()
+    fake.apply()
+    reader = NvmlReader(limits=PATIENT, environment=fake.environment)
+    try:
+        return state_of_gpu(await reader.read(Lane.FAST))
+    finally:
+        await reader.close()
+
+
+async def mig_by_dcgm(folder: Path, *, ended: bool) -> Value | Absent:
+    engine = EngineState.with_mig()
+    fields = engine.parts[COMPUTE_INSTANCE, 0] if ended else (252,)
+    engine.part_statuses[COMPUTE_INSTANCE, 0] = dict.fromkeys(fields, GENERIC_ERROR)
+    async with reading(folder, engine, profiling=False) as (reader, _):
+        return state_of_gpu(await reader.read(Lane.FAST))
+
+
+def mig_by_nvidia_smi(*, ended: bool) -> Value | Absent:
+    """Return the state of the first GPU of a log whose first MIG device prints errors."""
+    log = (DATA / "xml-a100-mig-v12.xml").read_text()
+    start = log.index("<fb_memory_usage>", log.index("<mig_device>"))
+    end = log.index("</mig_device>", start)
+    pattern = r"[0-9]+ MiB" if ended else r"(?<=<used>)12 MiB"
+    broken = log[:start] + re.sub(pattern, "[Unknown Error]", log[start:end], count=0 if ended else 1) + log[end:]
+    gpus, _ = identify(list(parse_xml(broken.encode()).devices))
+    values = gpu_sample(gpus[0], Lane.FAST, ALL_METRICS, modes_by_key(gpus, {})[gpus[0].view.key], 1).values
+    return values["gpu_state"]
+
+
+def state_of_gpu(done: Round) -> Value | Absent:
+    (gpu,) = [one for one in done.samples if one.view is not None and one.view.kind is ViewKind.GPU]
+    return gpu.values["gpu_state"]
+
+
+@pytest.mark.parametrize(("ended", "state"), [(False, "error"), (True, "ok")])
+async def test_error_of_the_memory_of_a_mig_device_is_an_error_of_its_gpu(
+    tmp_path: Path, ended: bool, state: str
+) -> None:
+    """A MIG device without any number may have ended."""
+    (tmp_path / "dcgm").mkdir()
+    (tmp_path / "nvml").mkdir()
+    assert {
+        "nvml": await mig_by_nvml(tmp_path / "nvml", ended=ended),
+        "dcgm": await mig_by_dcgm(tmp_path / "dcgm", ended=ended),
+        "nvidia_smi": mig_by_nvidia_smi(ended=ended),
+    } == dict.fromkeys(("nvml", "dcgm", "nvidia_smi"), state)
 
 
 @pytest.mark.parametrize("printed", ["N/A", "[N/A]", "[Unknown Error]", "Not Found"])

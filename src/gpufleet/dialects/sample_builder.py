@@ -23,6 +23,7 @@ class SampleBuilder:
         self._rows: dict[tuple[str, Lane, int], _Row] = {}
         self._texts: dict[str, dict[str, tuple[str, int]]] = {}
         self._evidence: dict[str, tuple[str, int]] = {}  # view key to the worst state that a reading proves, and when
+        self._failed_instances: dict[str, int] = {}  # view key to the time of a core reading that failed
 
     def add(self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
         """Add a value; `at` in nanoseconds since 1970."""
@@ -63,6 +64,10 @@ class SampleBuilder:
 
     def samples(self, reader: str) -> list[Sample]:
         """Return the samples; all texts of a subject have the time of the newest text."""
+        for key, at in self._failed_instances.items():
+            parent = self._views[key].parent
+            if parent is not None and self._has_number(key):  # as `device_state.state_with_instances`
+                self._note_state(parent, ERROR, at)
         for key, (state, at) in self._evidence.items():
             if key in self._views:  # a page may have the MIG devices of a GPU without it
                 self._correct_state(key, state, at)
@@ -89,14 +94,25 @@ class SampleBuilder:
             return
         state = STATE_OF_REASON.get(value.reason)
         if view.kind is ViewKind.MIG and view.parent is not None:
+            if is_core_error(metric.name, value):
+                self._failed_instances[key] = max(self._failed_instances.get(key, at), at)
             key = view.parent
         elif view.kind is not ViewKind.GPU:
             return
         elif is_core_error(metric.name, value):
             state = state or ERROR
         if state is not None:
-            known = self._evidence.get(key, (state, at))
-            self._evidence[key] = worst_state((known[0], state)), max(known[1], at)
+            self._note_state(key, state, at)
+
+    def _note_state(self, key: str, state: str, at: int) -> None:
+        known = self._evidence.get(key, (state, at))
+        self._evidence[key] = worst_state((known[0], state)), max(known[1], at)
+
+    def _has_number(self, key: str) -> bool:
+        rows = [row for (of, _, _), row in self._rows.items() if of == key]
+        return any(
+            isinstance(value, int | float) for row in rows for value in (*row.values.values(), *row.dims.values())
+        )
 
     def _correct_state(self, key: str, state: str, at: int) -> None:
         """Replace a better state of the page by the state that its readings prove. No page state is made up as `ok`."""

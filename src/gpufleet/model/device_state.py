@@ -8,6 +8,9 @@ from gpufleet.model.reading import DimValue, Value
 OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR = "ok", "lost", "reset_required", "hung", "unreadable", "error"
 """States of the metric `gpu_state`."""
 
+PROCESS_COUNTS = frozenset({"gpu_compute_processes", "gpu_graphics_processes", "gpu_mps_processes"})
+"""Numbers that are 0 also if nothing was measured."""
+
 STATE_OF_REASON = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
 """Reasons that are about the whole device, worst first. One reading with such a reason is proof."""
 
@@ -80,6 +83,34 @@ def state_of(values: Mapping[str, Value | Absent], dims: Iterable[DimValue] = ()
     if evidence <= _NO_EVIDENCE:
         return Absent(Reason.STALE if Reason.STALE in evidence else Reason.NOT_REPORTED)
     return UNREADABLE
+
+
+def state_with_instances(
+    state: str | Absent, instances: Iterable[tuple[Mapping[str, Value | Absent], Iterable[DimValue]]]
+) -> str | Absent:
+    """Return the state of a GPU by its own state, and by the readings of its MIG devices and vGPU instances.
+
+    An instance that is lost, requires a reset, or has a core reading that failed shows the same of its GPU. An instance
+    without any measured number may have ended, and shows no error: its texts (profile, ids) may be those of its
+    listing, and an empty list of processes is no answer.
+
+    Args:
+        state: the GPU's own state.
+        instances: readings of each instance, without and with dimensions.
+    """
+    states = [shown for values, dims in instances if (shown := _state_of_instance(values, dims)) is not None]
+    if not states:
+        return state
+    return worst_state(states if isinstance(state, Absent) else [state, *states])
+
+
+def _state_of_instance(values: Mapping[str, Value | Absent], dims: Iterable[DimValue]) -> str | None:
+    """Return the failure of a GPU that the readings of its instance show, None without any."""
+    measured = {
+        name: value for name, value in values.items() if not isinstance(value, str) and name not in PROCESS_COUNTS
+    }
+    shown = state_of(measured, dims)
+    return shown if isinstance(shown, str) and shown in (LOST, RESET_REQUIRED, ERROR) else None
 
 
 def is_failure(reason: Reason) -> bool:

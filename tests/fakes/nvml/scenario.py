@@ -91,6 +91,7 @@ class Device:
 
     Attributes:
         numbers: numeric results, by key.
+        codes: return codes of numeric results that fail for this device alone, by key.
         texts: text results, by key.
         fields: field values, by id, or by id and scope.
         rows: records of list calls, by table.
@@ -100,6 +101,7 @@ class Device:
     """
 
     numbers: dict[str, int | None] = field(default_factory=dict)
+    codes: dict[str, int] = field(default_factory=dict)
     texts: dict[str, str | None] = field(default_factory=dict)
     fields: dict[int | tuple[int, int], Field] = field(default_factory=dict)
     rows: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -231,7 +233,7 @@ def _lines(subject: str, device: Device) -> list[str]:
     for key, value in device.numbers.items():
         assert key.partition(",")[0] in keys(), f"the fake driver has no {key}"
         if value is not None:
-            lines.append(f"number {subject} {key} {value}")
+            lines.append(f"number {subject} {key} {value} {device.codes.get(key, 0)}")
     for key, text in device.texts.items():
         assert key.partition(",")[0] in keys(), f"the fake driver has no {key}"
         if text is not None:

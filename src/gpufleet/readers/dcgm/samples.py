@@ -10,7 +10,7 @@ from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
-from gpufleet.model.device_state import device_reason, state_of
+from gpufleet.model.device_state import device_reason, state_of, state_with_instances
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.text import clean
 from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
@@ -126,7 +126,7 @@ def _gpu(readings: PassReadings, gpu: Entity, view: View, lane: Lane) -> Sample:
     dims: tuple[DimValue, ...]
     values, dims = absent_device(lost, lane) if lost else map_device(live, lane, modes, readings.session.unknown)
     if lane is Lane.FAST:
-        values[STATE] = state_of(values, dims)
+        values[STATE] = state_with_instances(state_of(values, dims), _instances(readings, gpu))
         values |= _activity(readings, gpu, lost, modes)
         if readings.mig_devices is not None and modes.mig:
             values["gpu_mig_devices"] = readings.listing_absence or sum(
@@ -137,6 +137,12 @@ def _gpu(readings: PassReadings, gpu: Entity, view: View, lane: Lane) -> Sample:
     else:
         values[DRIVER_EVENTS] = int(readings.xids_watched)
     return _sample(readings, view, lane, values, dims, text_of(live.get(DRIVER)))
+
+
+def _instances(readings: PassReadings, gpu: Entity) -> list[tuple[dict[str, Value | Absent], tuple[DimValue, ...]]]:
+    """Return the readings of the MIG devices of a GPU."""
+    own = [device for device in readings.mig_devices or () if device.gpu == gpu]
+    return [(_mig_values(readings, one, readings.live.get(one.compute_instance, _NOTHING)), ()) for one in own]
 
 
 def _activity(

@@ -10,7 +10,15 @@ from gpufleet.codecs.nvidia_smi.records import DeviceRecord
 from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, UNREADABLE, device_reason, state_of
+from gpufleet.model.device_state import (
+    ERROR,
+    OK,
+    STATE_OF_REASON,
+    UNREADABLE,
+    device_reason,
+    state_of,
+    state_with_instances,
+)
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Sample
 from gpufleet.model.view import View
@@ -59,13 +67,19 @@ def gpu_sample(
     values, dims = map_gpu(gpu.record, lane, requested, modes)
     values |= replaced or {}
     if lane is Lane.FAST:
-        state = _state(values, dims, gpu.record, named)
+        state = state_with_instances(_state(values, dims, gpu.record, named), _instances(gpu.record))
         why = _why_uncounted(state, values)
         if why is not None:  # a count of 0 proves nothing for a device that does not answer
             values |= {name: why for name in _COUNTED if isinstance(values.get(name), int)}
         values["gpu_state"] = state
     processes = processes_of(gpu.record) if lane is Lane.FAST and isinstance(values.get(PROCESSES), int) else None
     return Sample(view=gpu.view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims, processes=processes)
+
+
+def _instances(record: DeviceRecord) -> list[tuple[MetricValues, tuple[DimValue, ...]]]:
+    """Return the readings of the MIG devices and vGPU instances of a GPU."""
+    migs = [(map_mig(one, record, Lane.FAST, None), map_mig_dims(one, record, Lane.FAST)) for one in record.mig]
+    return [*migs, *[(map_vgpu(one, Lane.FAST), ()) for one in record.vgpus]]
 
 
 def lost_sample(view: View, lane: Lane, requested: RequestedMetrics, modes: GpuModes, at: int, why: Absent) -> Sample:

@@ -6,7 +6,7 @@ from pathlib import Path
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.device_state import ERROR, HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE, state_of, worst_state
+from gpufleet.model.device_state import HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE, state_of, state_with_instances
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
 from gpufleet.model.process import Process
@@ -241,7 +241,8 @@ class NvmlReader:
             elif record is not None:
                 result.instances, result.instance_errors = self._instances.map(view, record, lane)
                 if lane is Lane.FAST:
-                    result.state = worst_state([result.state, *map(_state_by_instance, result.instances)])
+                    readings = [instance.readings for instance in result.instances]
+                    result.state = str(state_with_instances(result.state, readings))
         return result
 
     def _complete(self, result: _DeviceResult, view: View, lane: Lane, identity: Identity) -> None:
@@ -253,15 +254,6 @@ class NvmlReader:
         if lane is Lane.STATIC:
             why = absence_of(identity.pci_code, PCI_INFO) if identity.pci_code else Absent(Reason.NO_DATA, PCI_INFO)
             result.values["gpu_pci_address"] = identity.pci or why
-
-
-def _state_by_instance(instance: ViewReadings) -> str:
-    """Return the state of a GPU by the readings of its MIG device or vGPU instance; `ok` if they show no failure.
-
-    An instance without values may have ended.
-    """
-    shown = state_of(*instance.readings)
-    return shown if shown in (LOST, RESET_REQUIRED, ERROR) else OK
 
 
 def _has_value(record: GpuPassRecord) -> bool:

@@ -82,7 +82,7 @@ int number(int subject, const char *key, uint64_t argument, uint64_t *out) {
   const struct entry *e = find(subject, key, argument);
   if (!e) return NOT_SUPPORTED;
   *out = e->n[0];
-  return OK;
+  return e->count > 1 ? (int)e->n[1] : OK; /* a second number is the return code */
 }
 
 int number32(int subject, const char *key, uint64_t argument, unsigned *out) {
