@@ -23,6 +23,18 @@ CLUSTER_DIALECTS: tuple[Dialect, ...] = (*DIALECTS, KUBE_STATE_METRICS)
 """Dialects of series from a cluster: from exporters of its machines, and from kube-state-metrics."""
 
 
+_LISTING_ECC_MODES = frozenset(dialect.name for dialect in DIALECTS if dialect.lists_ecc_modes)
+
+
+def lists_ecc_modes(reader: str) -> bool:
+    """Return whether imported rows of a reader are of a dialect with `Dialect.lists_ecc_modes`.
+
+    Args:
+        reader: its name, which ends with that of the dialect.
+    """
+    return reader.rpartition("/")[2] in _LISTING_ECC_MODES
+
+
 def recognise(names: Iterable[str]) -> Dialect | None:
     """Return the dialect of most series of a page, or None if no dialect is known.
 

@@ -180,9 +180,9 @@ def is_ecc_off(mode: Value | Absent | None) -> bool:
 
 def without_ecc_counts(sample: Sample) -> Sample:
     """Return a sample of a board whose ECC is disabled or does not exist: its counts of errors are `not_supported`."""
-    counts = ECC_COUNTS & sample.values.keys()
-    if not counts and not any(dim.metric in ECC_COUNTS for dim in sample.dims):
+    if not has_ecc_counts(sample):
         return sample
+    counts = ECC_COUNTS & sample.values.keys()
     values = {name: ecc_absence(name, sample.values[name], has_ecc=False, where=ECC_MODE) for name in counts}
     dims = [
         DimValue(dim.metric, dim.labels, ecc_absence(dim.metric, dim.value, has_ecc=False, where=ECC_MODE))
@@ -202,7 +202,7 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
             are then dropped as well; a count above zero proves that the board has ECC.
     """
     modes = {board: mode for board, sample in _by_board(samples) if (mode := sample.values.get(ECC_MODE)) is not None}
-    counting = {board for board, sample in _by_board(samples) if _has_ecc_errors(sample)}
+    counting = {board for board, sample in _by_board(samples) if has_ecc_errors(sample)}
     off = {board for board, mode in modes.items() if is_ecc_off(mode)}
     if lists_modes:
         off |= {board for board, _ in _by_board(samples)} - modes.keys() - counting
@@ -221,7 +221,13 @@ def _by_board(samples: Iterable[Sample]) -> list[tuple[str, Sample]]:
     return [(board, sample) for sample in samples if (board := board_of(sample)) is not None]
 
 
-def _has_ecc_errors(sample: Sample) -> bool:
+def has_ecc_counts(sample: Sample) -> bool:
+    """Return whether a sample has counts of ECC errors, or their absences."""
+    return not ECC_COUNTS.isdisjoint(sample.values) or any(dim.metric in ECC_COUNTS for dim in sample.dims)
+
+
+def has_ecc_errors(sample: Sample) -> bool:
+    """Return whether a sample has a count of ECC errors above zero, which proves that its board has ECC."""
     counts = [(name, sample.values[name]) for name in ECC_COUNTS & sample.values.keys()]
     counts += [(dim.metric, dim.value) for dim in sample.dims if dim.metric in ECC_COUNTS]
     return any(isinstance(value, int | float) and value > 0 for _, value in counts)

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -178,9 +179,10 @@ LOCATION = DimValue("gpu_ecc_location_errors_total", ("sram", "corrected"), 0)
 NO_ECC = Absent(Reason.NOT_SUPPORTED, MODE)
 
 
-def without_mode(rows: RowCache, at: int, *, gpu: int = 0) -> list[Value | Absent]:
+def without_mode(rows: RowCache, at: int, *, gpu: int = 0, reader: str = "remote_write/x") -> list[Value | Absent]:
     """Merge counts of zero and return them as they are written."""
     parts = [sample(gpu, at, {COUNT: 0}), sample(gpu, at, {}, LOCATION, lane=Lane.SLOW)]
+    parts = [msgspec.structs.replace(part, reader=reader) for part in parts]
     written = rows.merge(NODE, parts)
     return [value for row in written for value in (*row.values.values(), *(dim.value for dim in row.dims))]
 
@@ -200,3 +202,32 @@ def test_ecc_mode_of_an_earlier_part_counts() -> None:
     assert without_mode(rows, T0 + NANOS, gpu=1) == [0, 0]
     rows.keep(NODE, rows.merge(NODE, [sample(0, T0 + 2 * NANOS, {MODE: "enabled"}, lane=Lane.STATIC)]), 0.0)
     assert without_mode(rows, T0 + 3 * NANOS) == [0, 0]
+
+
+LISTING = "remote_write/nvidia-gpu-exporter"
+"""Reader of an exporter that omits the ECC mode of boards without ECC only."""
+
+
+def listed(at: int, values: dict[str, Value | Absent], lane: Lane = Lane.FAST) -> Sample:
+    return msgspec.structs.replace(sample(0, at, values, lane=lane), reader=LISTING)
+
+
+def test_zero_counts_without_a_mode_are_no_values_if_modes_are_listed() -> None:
+    rows = RowCache()
+    assert without_mode(rows, T0, reader=LISTING) == [NO_ECC, NO_ECC]
+    rows.keep(NODE, rows.merge(NODE, [listed(T0, {MODE: "enabled"}, Lane.STATIC)]), 0.0)
+    assert without_mode(rows, T0 + NANOS, reader=LISTING) == [0, 0]
+    rows.keep(NODE, rows.merge(NODE, [listed(T0 + 2 * NANOS, {"gpu_name": "H200"}, Lane.STATIC)]), 0.0)
+    assert without_mode(rows, T0 + 2 * NANOS, reader=LISTING) == [0, 0]  # the part of this instant has no mode
+    assert without_mode(rows, T0 + NANOS, gpu=1, reader=LISTING) == [NO_ECC, NO_ECC]
+
+
+def test_count_above_zero_proves_ecc_for_later_requests() -> None:
+    rows = RowCache()
+    counted = rows.merge(NODE, [listed(T0, {COUNT: 3})])
+    assert [row.values for row in counted] == [{COUNT: 3}]
+    rows.keep(NODE, counted, 0.0)
+    (row, other) = rows.merge(
+        NODE, [listed(T0, {"gpu_sram_threshold_exceeded": 0}, Lane.SLOW), listed(T0 + 1, {COUNT: 3})]
+    )
+    assert (row.values, other.values) == ({"gpu_sram_threshold_exceeded": 0}, {COUNT: 3})

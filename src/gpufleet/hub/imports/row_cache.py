@@ -10,8 +10,17 @@ from typing import TypeVar
 
 import msgspec
 
+from gpufleet.dialects.registry import lists_ecc_modes
 from gpufleet.dialects.sample_builder import merge_readings
-from gpufleet.fleet.board import ECC_MODE, board_of, is_ecc_off, without_defaults, without_ecc_counts
+from gpufleet.fleet.board import (
+    ECC_MODE,
+    board_of,
+    has_ecc_counts,
+    has_ecc_errors,
+    is_ecc_off,
+    without_defaults,
+    without_ecc_counts,
+)
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.machine import Machine
@@ -72,7 +81,7 @@ class RowCache:
         """Return the rows that result from merging parts into the cached rows, without unchanged rows.
 
         The driver's defaults for what a board does not have become absent. ECC counts of a GPU whose ECC is disabled or
-        does not exist become `not_supported`; the mode may be that of an earlier part.
+        does not exist become `not_supported`; the mode may be that of an earlier part. See `_lacks_ecc`.
 
         The cache is not changed: call `keep` with the returned rows once they are durable.
         """
@@ -100,20 +109,37 @@ class RowCache:
 
     def _without_board_defaults(self, machine: Machine, parts: Sequence[Sample]) -> Iterator[Sample]:
         modes = {(board_of(part), part.reader): part.values[ECC_MODE] for part in parts if ECC_MODE in part.values}
-        off: dict[tuple[str, str], bool] = {}
+        lacking: dict[tuple[str, str], bool] = {}
         for part in parts:
             board = board_of(part)
-            if board is None:
-                yield part
+            if board is None or not has_ecc_counts(part):
+                yield without_defaults(part)
                 continue
             place = board, part.reader
-            if place not in off:
-                off[place] = is_ecc_off(modes.get(place) or self._newest_ecc_mode(machine, board, part.reader))
-            yield without_defaults(without_ecc_counts(part) if off[place] else part)
+            if place not in lacking:
+                mode = modes.get(place) or self._newest_ecc_mode(machine, *place)
+                lacking[place] = self._lacks_ecc(machine, board, part.reader, mode, parts)
+            yield without_defaults(without_ecc_counts(part) if lacking[place] else part)
+
+    def _lacks_ecc(
+        self, machine: Machine, board: str, reader: str, mode: Value | Absent | None, parts: Sequence[Sample]
+    ) -> bool:
+        """Return whether ECC counts of a board are no values.
+
+        They are none if ECC is disabled or does not exist. If the exporter omits the mode of boards without ECC only,
+        they are also none without a mode and without a count above zero, in these parts and in the board's rows.
+        """
+        if mode is not None or not lists_ecc_modes(reader):
+            return is_ecc_off(mode)
+        own = [part for part in parts if part.reader == reader and board_of(part) == board]
+        subjects = [(machine, board, reader, lane) for lane in Lane]
+        earlier = [row for subject in subjects for row in self._kept.get(subject, {}).values()]
+        return not any(map(has_ecc_errors, (*own, *earlier)))
 
     def _newest_ecc_mode(self, machine: Machine, board: str, reader: str) -> Value | Absent | None:
         rows = self._kept.get((machine, board, reader, CATALOGUE[ECC_MODE].lane))
-        return rows[max(rows)].values.get(ECC_MODE) if rows else None
+        modes = {at: row.values[ECC_MODE] for at, row in rows.items() if ECC_MODE in row.values} if rows else None
+        return modes[max(modes)] if modes else None
 
     def _repeats_previous(self, subject: Subject, part: Sample) -> bool:
         """Return whether the directly preceding row has the same values; an earlier one may be of an ended series."""
