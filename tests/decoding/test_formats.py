@@ -303,3 +303,16 @@ def test_processes_of_a_truncated_output_are_not_counted() -> None:
     at = content.index(b"\n", content.index(b"Process ID"))
     _, decoded = of(content[: at + 1])
     assert decoded.snapshots[0].devices[0].readings["gpu_compute_processes"].absent is Reason.NOT_REPORTED
+
+
+@pytest.mark.parametrize("as_recording", [False, True])
+def test_decoded_document_is_judged_by_its_own_readings(as_recording: bool) -> None:
+    snapshot = example_snapshot()
+    first, *others = snapshot.devices
+    lost = msgspec.structs.replace(first.readings["gpu_power_watts"], value=None, absent=Reason.GPU_LOST)
+    ok = msgspec.structs.replace(first.readings["gpu_state"], value="ok", absent=None)
+    first = msgspec.structs.replace(first, readings={**first.readings, "gpu_power_watts": lost, "gpu_state": ok})
+    document = encode_snapshot(msgspec.structs.replace(snapshot, devices=(first, *others)))
+    _, decoded = of(recording_of(document) if as_recording else document)
+    (found,) = decoded.snapshots
+    assert found.devices[0].readings["gpu_state"].value == "lost"

@@ -158,7 +158,7 @@ def _start(reader: "RecordingReader", at: str | None) -> int:
 
 def _intact(reader: "RecordingReader", offset: int, damage: DamageReport) -> Iterator[tuple[int, "Snapshot"]]:
     """Yield time and document of each intact frame."""
-    from gpufleet.decoding.snapshot import without_unknown
+    from gpufleet.decoding.snapshot import known_snapshot
     from gpufleet.recording.reader import DamagedBytes
 
     for frame in reader.frames(offset):
@@ -166,7 +166,7 @@ def _intact(reader: "RecordingReader", offset: int, damage: DamageReport) -> Ite
             damage.add(f"bytes {frame.offset} to {frame.end} are damaged")
             continue
         try:
-            snapshot, _ = without_unknown(reader.snapshot(frame))
+            snapshot, _ = known_snapshot(reader.snapshot(frame))
         except RecordingError as error:
             damage.add(str(error))
             continue

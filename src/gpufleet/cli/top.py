@@ -162,9 +162,9 @@ def _open_recording(file: Path, at: str | None) -> Iterator["Playback"]:
 
 def _known(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without metrics that this version does not know."""
-    from gpufleet.decoding.snapshot import without_unknown
+    from gpufleet.decoding.snapshot import known_snapshot
 
-    return without_unknown(snapshot)[0]
+    return known_snapshot(snapshot)[0]
 
 
 async def _frame(source: contextlib.AbstractAsyncContextManager["TopSource"], page: BodyPage, terms: str) -> str:

@@ -3,7 +3,7 @@
 import io
 
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
-from gpufleet.decoding.snapshot import without_unknown
+from gpufleet.decoding.snapshot import known_snapshot
 from gpufleet.model.errors import RecordingError
 from gpufleet.model.time import to_datetime
 from gpufleet.recording.format import MAGIC
@@ -28,7 +28,7 @@ def _decode_recording(source: CapturedInput) -> DecodeResult:
     poll = reader.poll(first.offset)
     if not poll.snapshots:
         raise poll.problems[0]
-    known = [without_unknown(one) for one in poll.snapshots]
+    known = [known_snapshot(one) for one in poll.snapshots]
     shown = f"frame {first.number} of {to_datetime(first.at):%Y-%m-%dT%H:%M:%SZ}; `gpufleet replay` shows all frames"
     return DecodeResult(
         snapshots=tuple(snapshot for snapshot, _ in known),

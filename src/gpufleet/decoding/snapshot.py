@@ -7,6 +7,7 @@ import msgspec
 
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
+from gpufleet.fleet.snapshots import judge_snapshot
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimReading
 from gpufleet.model.snapshot import Device, Host, Snapshot
@@ -20,14 +21,14 @@ def _is_snapshot(content: bytes) -> bool:
 
 
 def _decode_document(source: CapturedInput) -> DecodeResult:
-    snapshot, unknown = without_unknown(decode_snapshot(source.content))
+    snapshot, unknown = known_snapshot(decode_snapshot(source.content))
     return DecodeResult(snapshots=(snapshot,), unknown=unknown)
 
 
-def without_unknown(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
-    """Return the snapshot without the metrics that this version does not know, and their names.
+def known_snapshot(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
+    """Return the judged snapshot without the metrics that this version does not know, and their names.
 
-    Exporters need the catalogue row of each metric, and each label of its dimensions.
+    See `judge_snapshot`. Exporters need the catalogue row of each metric, and each label of its dimensions.
     """
     unknown: dict[str, None] = {}
     known = msgspec.structs.replace(
@@ -35,7 +36,7 @@ def without_unknown(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         devices=tuple(_without_unknown(device, unknown) for device in snapshot.devices),
         host=_without_unknown(snapshot.host, unknown),
     )
-    return known, tuple(unknown)
+    return judge_snapshot(known), tuple(unknown)
 
 
 def _without_unknown(of: _T, unknown: dict[str, None]) -> _T:

@@ -9,10 +9,10 @@ from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError, ReaderError
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.snapshot import ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.channel import ExecResult
 from gpufleet.readers.snapshot import SnapshotReader
 from tests.fakes.clock import FakeClock
@@ -136,3 +136,26 @@ async def test_state_of_a_gpu_has_events() -> None:
         events = (await reader.read(Lane.FAST)).events
         found.append([event.kind for event in events if event.view == snapshot.devices[0].view])
     assert found == [["gpu_lost"], [], ["gpu_recovered"]]
+
+
+async def test_document_is_judged_by_its_own_readings() -> None:
+    """A lost reading beside the state `ok`, and a serial number of zeros."""
+    snapshot = with_state(example_snapshot(), "ok")
+    first, *others = snapshot.devices
+    power, serial = first.readings["gpu_power_watts"], first.readings["gpu_name"]
+    changed = {
+        "gpu_power_watts": msgspec.structs.replace(power, value=None, absent=Reason.GPU_LOST),
+        "gpu_serial": msgspec.structs.replace(serial, value="0", absent=None),
+    }
+    first = msgspec.structs.replace(first, readings={**first.readings, **changed})
+    guest = Guest(encode_snapshot(msgspec.structs.replace(snapshot, devices=(first, *others))))
+    reader = SnapshotReader(guest, FakeClock())
+    fast, static = await reader.read(Lane.FAST), await reader.read(Lane.STATIC)
+    values = {**values_of(fast, first.view), **values_of(static, first.view)}
+    assert values["gpu_state"] == "lost"
+    assert values["gpu_serial"] == Absent(Reason.NOT_SUPPORTED, "gpu_serial")
+    assert [event.kind for event in fast.events if event.view == first.view] == ["gpu_lost"]
+
+
+def values_of(done: Round, view: View) -> dict[str, object]:
+    return {name: value for sample in done.samples if sample.view == view for name, value in sample.values.items()}

@@ -2,6 +2,7 @@
 
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.fleet.snapshots import judge_snapshot
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError, WireError
@@ -46,7 +47,7 @@ class SnapshotReader:
         """
         output = await fetch(self._channel, self._timeout)
         try:
-            snapshot = decode_snapshot(output)
+            snapshot = judge_snapshot(decode_snapshot(output))
         except WireError as error:
             raise ReaderError(Reason.READER_FAILED, f"gpufleet there did not print a snapshot: {error}") from error
         samples = samples_of(snapshot, lane, self._clock.now_ns())

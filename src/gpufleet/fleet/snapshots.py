@@ -1,0 +1,151 @@
+"""Judgement of snapshot documents of other processes, by the rules that readers apply to their own readings. Pure.
+
+A document is hostile input: it can name a GPU `ok` beside readings that prove its loss, and repeat a driver's default
+as a serial number.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from gpufleet.fleet.board import drop_board_defaults
+from gpufleet.fleet.readings import LANE_SECONDS, STATE, StateReport, deciding_state
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.device_state import ERROR, LOST, RESET_REQUIRED, is_failure, state_of, state_with_instances
+from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
+from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
+from gpufleet.model.time import to_ns
+from gpufleet.model.view import Scope, ViewKind
+
+_R = TypeVar("_R", Reading, DimReading)
+
+_FAILED = frozenset({LOST, RESET_REQUIRED, ERROR})
+
+
+def judge_snapshot(snapshot: Snapshot) -> Snapshot:
+    """Return the document with states and identities that its own readings support.
+
+    - The driver's defaults for what a board does not have (an identity of zeros, ECC counts without ECC) are absent.
+    - The state of a GPU is the worst of the stated one and of those that the readings of each reader prove, as for the
+      states of several readers: see `deciding_state`.
+    """
+    return msgspec.structs.replace(
+        snapshot,
+        devices=_judge_devices(snapshot.devices, snapshot.readers),
+        guests=tuple(
+            msgspec.structs.replace(guest, devices=_judge_devices(guest.devices, guest.readers))
+            for guest in snapshot.guests
+        ),
+    )
+
+
+def _judge_devices(devices: Sequence[Device], readers: Sequence[ReaderReport]) -> tuple[Device, ...]:
+    intervals = {one.reader: one.interval_seconds for one in readers if one.lane == CATALOGUE[STATE].lane.value}
+    cleaned = [
+        _with_values(device, sample)
+        for device, sample in zip(devices, drop_board_defaults([_sample(one) for one in devices]), strict=True)
+    ]
+    instances: dict[str | None, list[Device]] = {}
+    for device in cleaned:
+        if device.kind is not ViewKind.GPU:
+            instances.setdefault(device.parent, []).append(device)
+    return tuple(
+        _with_state(device, instances.get(device.key, ()), intervals) if device.kind is ViewKind.GPU else device
+        for device in cleaned
+    )
+
+
+def _sample(device: Device) -> Sample:
+    """Return all readings of a device as one sample, whatever their readers and lanes are."""
+    return Sample(
+        view=device.view,
+        reader="",
+        lane=Lane.FAST,
+        measured_at=0,
+        values={name: _value(reading) for name, reading in device.readings.items()},
+        dims=tuple(_dim_value(one) for one in device.dimensions),
+    )
+
+
+def _with_values(device: Device, sample: Sample) -> Device:
+    readings = {name: _replaced(reading, sample.values[name]) for name, reading in device.readings.items()}
+    dims = zip(device.dimensions, sample.dims, strict=True)
+    return msgspec.structs.replace(
+        device, readings=readings, dimensions=tuple(_replaced(reading, dim.value) for reading, dim in dims)
+    )
+
+
+def _replaced(reading: _R, value: Value | Absent) -> _R:
+    if reading.value is None or not isinstance(value, Absent):
+        return reading
+    return msgspec.structs.replace(reading, value=None, absent=value.reason, detail=value.detail)
+
+
+class _ProvenState(NamedTuple):
+    """State of a GPU, and the reading that states it, or the newest one that proves it."""
+
+    state: str
+    reading: Reading | DimReading
+
+
+def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[str, float]) -> Device:
+    stated = device.readings.get(STATE)
+    found = [_ProvenState(stated.value, stated)] if stated is not None and isinstance(stated.value, str) else []
+    found += _evidence(device, instances)
+    imported = {one.reader for one in device.sources if one.provenance is Provenance.IMPORTED}
+    reports = [
+        StateReport(
+            one.state,
+            _measured_at(one.reading),
+            intervals.get(one.reading.reader, LANE_SECONDS[CATALOGUE[STATE].lane]),
+            one.reading.reader in imported,
+        )
+        for one in found
+    ]
+    place = deciding_state(reports)
+    if place is None or found[place].reading is stated:
+        return device
+    state, reading = found[place]
+    proven = Reading(value=state, reader=reading.reader, measured_at=reading.measured_at)
+    return msgspec.structs.replace(device, readings={**device.readings, STATE: proven})
+
+
+def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenState]:
+    """Yield the failures that the readings of each reader prove."""
+    failed: dict[str, list[Reading | DimReading]] = {}
+    for one in (device, *instances):
+        readings: list[Reading | DimReading] = [*one.readings.values(), *one.dimensions]
+        for reading in readings:
+            if reading.absent is not None and reading.scope is Scope.OWN and is_failure(reading.absent):
+                failed.setdefault(reading.reader, []).append(reading)
+    for reader, of_reader in failed.items():
+        of_instances = [_of_reader(one, reader) for one in instances]
+        state = state_with_instances(state_of(*_of_reader(device, reader)), of_instances)
+        if isinstance(state, str) and state in _FAILED:
+            yield _ProvenState(state, max(of_reader, key=_measured_at))
+
+
+def _of_reader(device: Device, reader: str) -> tuple[dict[str, Value | Absent], Iterable[DimValue]]:
+    values = {
+        name: _value(one)
+        for name, one in device.readings.items()
+        if one.reader == reader and one.scope is Scope.OWN and name != STATE
+    }
+    return values, [_dim_value(one) for one in device.dimensions if one.reader == reader and one.scope is Scope.OWN]
+
+
+def _dim_value(reading: DimReading) -> DimValue:
+    return DimValue(reading.metric, tuple(reading.labels.values()), _value(reading))
+
+
+def _value(reading: Reading | DimReading) -> Value | Absent:
+    if reading.value is not None:
+        return reading.value
+    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
+
+
+def _measured_at(reading: Reading | DimReading) -> int:
+    at = reading.measured_at
+    return 0 if at is None or at.tzinfo is None else to_ns(at)

@@ -1,0 +1,112 @@
+"""Judgement of snapshot documents: states and identities that their own readings support."""
+
+import datetime as dt
+
+import msgspec
+import pytest
+
+from gpufleet.fleet.snapshots import judge_snapshot
+from gpufleet.model.absence import Reason
+from gpufleet.model.reading import DimReading, Provenance, Reading
+from gpufleet.model.snapshot import Device, Snapshot, Source
+from gpufleet.model.view import Side, ViewKind
+from tests.support.snapshots import example_snapshot
+
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def value(found: object, reader: str = "nvml", age: float = 0) -> Reading:
+    return Reading(value=found, reader=reader, measured_at=AT - dt.timedelta(seconds=age))  # type: ignore[arg-type]
+
+
+def absent(reason: Reason, reader: str = "nvml", age: float = 0) -> Reading:
+    return Reading(absent=reason, reader=reader, measured_at=AT - dt.timedelta(seconds=age))
+
+
+def gpu(*sources: Source, **readings: Reading) -> Device:
+    return Device(
+        key="gpu/GPU-1",
+        kind=ViewKind.GPU,
+        side=Side.HOST,
+        uuid="GPU-1",
+        pci_address=None,
+        readings=readings,
+        sources=sources,
+    )
+
+
+def judged(*devices: Device) -> dict[str, Reading]:
+    """Return the readings of the first device of a document with these devices."""
+    snapshot = msgspec.structs.replace(example_snapshot(), devices=devices, readers=())
+    return judge_snapshot(snapshot).devices[0].readings
+
+
+def test_document_of_an_agent_is_not_changed() -> None:
+    assert judge_snapshot(example_snapshot()) == example_snapshot()
+
+
+OK = {"gpu_state": value("ok"), "gpu_power_watts": value(1.0)}
+LOSS = absent(Reason.GPU_LOST)
+
+
+@pytest.mark.parametrize(
+    ("readings", "state"),
+    [
+        ({"gpu_temperature_celsius": LOSS}, ("lost", "nvml")),
+        ({"gpu_serial": LOSS}, ("lost", "nvml")),
+        ({"gpu_temperature_celsius": absent(Reason.RESET_REQUIRED)}, ("reset_required", "nvml")),
+        ({"gpu_temperature_celsius": absent(Reason.DRIVER_ERROR)}, ("error", "nvml")),
+        ({"gpu_fan_speed_rpm": absent(Reason.DRIVER_ERROR)}, ("ok", "nvml")),
+        ({"gpu_temperature_celsius": absent(Reason.NOT_SUPPORTED)}, ("ok", "nvml")),
+        ({"gpu_sm_activity_ratio": absent(Reason.GPU_LOST, "dcgm")}, ("lost", "dcgm")),
+        ({"gpu_sm_activity_ratio": absent(Reason.GPU_LOST, "dcgm", 30)}, ("lost", "dcgm")),
+        ({"gpu_sm_activity_ratio": absent(Reason.GPU_LOST, "dcgm", 31)}, ("ok", "nvml")),
+        ({"gpu_state": value("lost")}, ("lost", "nvml")),
+    ],
+)
+def test_state_is_the_worst_that_readings_prove(readings: dict[str, Reading], state: tuple[str, str]) -> None:
+    found = judged(gpu(**{**OK, **readings}))["gpu_state"]
+    assert (found.value, found.reader) == state
+
+
+def test_loss_without_a_state_is_a_state() -> None:
+    assert judged(gpu(gpu_power_watts=LOSS))["gpu_state"].value == "lost"
+
+
+def test_imported_loss_is_no_proof_beside_an_own_state() -> None:
+    source = Source(reader="exporter/a", lane="fast", provenance=Provenance.IMPORTED, measured_at=AT)
+    readings = {**OK, "gpu_sm_clock_hertz": absent(Reason.GPU_LOST, "exporter/a")}
+    assert judged(gpu(source, **readings))["gpu_state"].value == "ok"
+
+
+def test_lost_mig_device_is_a_lost_gpu() -> None:
+    mig = msgspec.structs.replace(
+        gpu(gpu_memory_used_bytes=LOSS), key="mig/MIG-1", kind=ViewKind.MIG, uuid="MIG-1", parent="gpu/GPU-1"
+    )
+    assert judged(gpu(**OK), mig)["gpu_state"].value == "lost"
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        ("gpu_serial", "0"),
+        ("gpu_vbios_version", "00.00.00.00.00"),
+        ("gpu_fabric_guid", "0x0000000000000000"),
+        ("gpu_chassis_serial", ""),
+    ],
+)
+def test_identity_of_zeros_is_not_supported(metric: str, text: str) -> None:
+    found = judged(gpu(**OK, **{metric: value(text)}))[metric]
+    assert (found.value, found.absent, found.reader) == (None, Reason.NOT_SUPPORTED, "nvml")
+
+
+def test_counts_without_ecc_are_not_supported() -> None:
+    location = DimReading(
+        metric="gpu_ecc_location_errors_total", labels={"location": "sram", "severity": "corrected"}, value=0
+    )
+    device = gpu(gpu_ecc_mode=value("disabled"), gpu_ecc_corrected_errors_total=value(0))
+    device = msgspec.structs.replace(device, dimensions=(location,))
+    snapshot: Snapshot = msgspec.structs.replace(example_snapshot(), devices=(device,))
+    (found,) = judge_snapshot(snapshot).devices
+    assert found.readings["gpu_ecc_corrected_errors_total"].absent is Reason.NOT_SUPPORTED
+    assert [(one.value, one.absent) for one in found.dimensions] == [(None, Reason.NOT_SUPPORTED)]
