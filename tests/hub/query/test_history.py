@@ -9,6 +9,7 @@ from gpufleet.hub.query.history import (
     check_parts,
     make_window,
     series_answer,
+    source_intervals,
 )
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
@@ -60,12 +61,13 @@ def test_parts_of_one_window_fill_each_other() -> None:
             None,
             window,
             StoredSeries(points={(None, "host_load_1m"): [(at, value)]}, resolution=Resolution.RAW),
+            Provenance.SLICE_GUEST,
         )
         for at, value in ((0, 1.0), (60 * NANOS, 2.0))
     ]
     spec = AllocationSpec(kind=AllocationKind.GPU_SLICE, target=Target(cluster="c", vm_uuid="u"))
     allocation = Allocation(id="a", generation=1, spec=spec, created_at=to_datetime(0))
-    (series,) = series_answer(allocation, parts, window, Provenance.SLICE_GUEST).series
+    (series,) = series_answer(allocation, parts, window).series
     assert [point.value for point in series.points] == [1.0, 2.0]
 
 
@@ -80,13 +82,14 @@ def test_series_of_held_devices_have_no_host_and_their_scope() -> None:
             frozenset(("gpu/GPU-1",)),
             window,
             StoredSeries(points=points, resolution=Resolution.RAW),
+            Provenance.HOST_LOCAL_PROBE,
             scope=Scope.SHARED_DEVICE,
             of_host=False,
         )
     ]
     spec = AllocationSpec(kind=AllocationKind.KUBERNETES_POD, target=Target(cluster="c", pod_uid="u"))
     allocation = Allocation(id="a", generation=1, spec=spec, created_at=to_datetime(0))
-    (series,) = series_answer(allocation, parts, window, Provenance.HOST_LOCAL_PROBE).series
+    (series,) = series_answer(allocation, parts, window).series
     assert (series.device, series.scope) == ("c/m/gpu/GPU-1", Scope.SHARED_DEVICE)
 
 
@@ -96,8 +99,8 @@ def test_gap_has_the_reason_of_the_part_that_it_is_in() -> None:
     of, lost = ("gpu/GPU-1", "gpu_power_watts"), {at * NANOS: Reason.GPU_LOST for at in (60, 120, 180)}
     stored = StoredSeries(points={of: [(0, 1.0)]}, resolution=Resolution.RAW, absences={of: lost})
     filled = StoredSeries(points={of: [(60 * NANOS, 2.0)]}, resolution=Resolution.RAW)
-    parts = [SeriesPart("c/m", None, window, one) for one in (stored, filled)]
-    (series,) = series_answer(bare_metal(), parts, window, Provenance.HOST_LOCAL_PROBE).series
+    parts = [SeriesPart("c/m", None, window, one, Provenance.HOST_LOCAL_PROBE) for one in (stored, filled)]
+    (series,) = series_answer(bare_metal(), parts, window).series
     assert [(point.value, point.absent) for point in series.points] == [(1.0, None), (2.0, None), (None, "gpu_lost")]
 
 
@@ -106,11 +109,29 @@ def test_time_of_a_device_without_any_value_is_a_gap() -> None:
     points: dict[tuple[str | None, str], list[tuple[int, Value]]] = {("gpu/GPU-1", "gpu_power_watts"): [(0, 1.0)]}
     held = frozenset(("gpu/GPU-1",))
     parts = [
-        SeriesPart("c/m", held, early, StoredSeries(points=points, resolution=Resolution.RAW)),
-        SeriesPart("c/m", held, late, StoredSeries(points={}, resolution=Resolution.RAW)),
+        SeriesPart(
+            "c/m", held, early, StoredSeries(points=points, resolution=Resolution.RAW), Provenance.HOST_LOCAL_PROBE
+        ),
+        SeriesPart("c/m", held, late, StoredSeries(points={}, resolution=Resolution.RAW), Provenance.IMPORTED),
     ]
-    (series,) = series_answer(bare_metal(), parts, make_window(0, 120 * NANOS, 60 * NANOS), Provenance.IMPORTED).series
+    answer = series_answer(bare_metal(), parts, make_window(0, 120 * NANOS, 60 * NANOS))
+    (series,) = answer.series
     assert [point.value for point in series.points] == [1.0, None]
+    assert answer.source is Provenance.IMPORTED
+    assert [(one.source, one.start, one.end) for one in answer.sources] == [
+        (Provenance.HOST_LOCAL_PROBE, to_datetime(0), to_datetime(60 * NANOS)),
+        (Provenance.IMPORTED, to_datetime(60 * NANOS), to_datetime(120 * NANOS)),
+    ]
+
+
+def test_adjacent_intervals_of_one_source_are_one() -> None:
+    stored = StoredSeries(points={}, resolution=Resolution.RAW)
+    parts = [
+        SeriesPart(machine, None, SeriesWindow(at * NANOS, (at + 60) * NANOS, 60 * NANOS), stored, Provenance.IMPORTED)
+        for machine, at in (("c/m", 0), ("c/m", 60), ("c/m", 180), ("c/n", 240))
+    ]
+    found = [(one.machine, one.start.timestamp(), one.end.timestamp()) for one in source_intervals(parts)]
+    assert found == [("c/m", 0, 120), ("c/m", 180, 240), ("c/n", 240, 300)]
 
 
 @pytest.mark.parametrize(("parts", "devices", "field"), [(513, 1, "start"), (1, 2_000_001, "step"), (512, 3906, None)])

@@ -196,6 +196,21 @@ async def test_imported_past_survives_the_installation_of_an_agent(fleet: Fleet,
     assert values == {105.0, 106.0, 125.0, None}
 
 
+async def test_past_of_an_agent_survives_its_end(fleet: Fleet) -> None:
+    """The exporter is the source of the present, and of the time after the agent's last report."""
+    await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0))
+    for minute in (2, 3):
+        await fleet.report(NINE, 100.0 + minute, minute, gpu("GPU-0"))
+    for minute in (3, 6, 29):
+        await fleet.write_power("gpu-9", 0, 200.0 + minute, minute)
+    assert await fleet.powers("b") == {102.0, 103.0, 206.0, 229.0}
+    window = f"start={fleet.time(0)}&end={fleet.time(40)}&step=60s"
+    for path in ("/v1/machines/gpu-9/series", "/v1/allocations/b/series"):
+        answer = (await fleet.site.request(f"{path}?metric=gpu_power_watts&{window}"))[1]
+        assert [one["source"] for one in answer["sources"]] == ["host_local_probe", "imported"]
+        assert answer["source"] == "imported"
+
+
 async def test_usage_of_an_ended_allocation_survives_a_rename(fleet: Fleet) -> None:
     for machine in (SEVEN, NINE):
         await fleet.report(machine, 700.0, 1)

@@ -35,7 +35,14 @@ from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.cli.times import time_parameter
 from gpufleet.exporters.display import seconds_text, value_text
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
-from gpufleet.model.api.answer import AllocationAnswer, MachineSeriesAnswer, Series, SeriesAnswer, SeriesPoint
+from gpufleet.model.api.answer import (
+    AllocationAnswer,
+    MachineSeriesAnswer,
+    Series,
+    SeriesAnswer,
+    SeriesPoint,
+    SourceInterval,
+)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")]
 
@@ -196,12 +203,22 @@ def series_tables(found: SeriesAnswer) -> Parts:
     notes = [f"allocation {found.allocation.id}: source {found.source.value}"]
     if found.reason is not None:
         notes.append(f"{found.reason.value}: {found.detail}")
-    return [_series_table(found.series), *notes]
+    return [_series_table(found.series), *notes, *_source_notes(found.sources)]
 
 
 def machine_series_tables(found: MachineSeriesAnswer) -> Parts:
     """Return a table with a row per step and device, and the source."""
-    return [_series_table(found.series), f"machine {found.name} in {found.cluster}: source {found.source.value}"]
+    note = f"machine {found.name} in {found.cluster}: source {found.source.value}"
+    return [_series_table(found.series), note, *_source_notes(found.sources)]
+
+
+def _source_notes(sources: Sequence[SourceInterval]) -> list[str]:
+    """Return a line per interval, if sources changed."""
+    if len({one.source for one in sources}) < 2:
+        return []
+    return [
+        f"{one.start:%Y-%m-%d %H:%M:%SZ} to {one.end:%Y-%m-%d %H:%M:%SZ}: source {one.source.value}" for one in sources
+    ]
 
 
 def _series_table(series: Iterable[Series]) -> TextTable:

@@ -91,7 +91,7 @@ class Queries:
             instant=instant,
         )
         self.machine_series = MachineSeriesQueries(
-            store=store, lookup=lookup, executor=executor, clock=clock, stale_after_seconds=stale_after_seconds
+            store=store, lookup=lookup, executor=executor, stale_after_seconds=stale_after_seconds
         )
         self.probe_changes = ProbeChangeQueries(store=store, lookup=lookup, executor=executor)
         self.holders = HolderQueries(

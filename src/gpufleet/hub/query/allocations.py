@@ -11,14 +11,14 @@ import msgspec
 
 from gpufleet.fleet.attribution import bindings, contract, passthrough, slices, workloads
 from gpufleet.fleet.attribution.bindings import Claims, bound_intervals
-from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import TooManyHoldingsError
 from gpufleet.hub.query.names import without_machine_ids
+from gpufleet.hub.query.series_sources import fetch_parts, sources_of
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.hub.query.workloads import WorkloadQueries, fetch_parts, own_xids, probed
+from gpufleet.hub.query.workloads import WorkloadQueries, own_xids
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import (
     REQUIRED_TARGET_FIELD,
@@ -447,18 +447,22 @@ class AllocationQueries:
         if not intervals:
             located = contract.current_machine(allocation, self._lookup.machines_of(allocation), own.start)
             return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
-        cluster, freshness = allocation.spec.target.cluster, Freshness(self._clock.now_ns(), self._stale_after, ())
+        cluster = allocation.spec.target.cluster
         latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
-
-        def source_of(machine: str) -> Provenance:
-            return probed(contract.host_samples(latest.get(machine, ()), freshness)[1])
-
         parts = [
             part
             for one in intervals
-            for part in fetch_parts(self._store, cluster, one, metrics, own.step, source_of(one.machine))
+            for part in fetch_parts(
+                self._store,
+                cluster,
+                one,
+                metrics,
+                own.step,
+                sources_of(latest.get(one.machine, ()), one.start),
+                self._stale_after,
+            )
         ]
-        return history.series_answer(allocation, parts, own, source_of(intervals[-1].machine))
+        return history.series_answer(allocation, parts, own)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
         guests = self._lookup.guests(allocation.spec.target)
@@ -476,8 +480,9 @@ class AllocationQueries:
                 None,
                 history.SeriesWindow(start, end, own.step),
                 self._store.series(cluster, id_, metrics, start, end, own.step, inside, xids_since=since),
+                inside,
             )
             for start, end, id_ in turns
         ]
-        answer = history.series_answer(allocation, parts, own, inside)
+        answer = history.series_answer(allocation, parts, own)
         return msgspec.structs.replace(answer, detail=AMBIGUOUS) if found.ambiguous else answer

@@ -10,7 +10,14 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import MachineRecord, MachineSeriesAnswer, Series, SeriesAnswer, SeriesPoint
+from gpufleet.model.api.answer import (
+    MachineRecord,
+    MachineSeriesAnswer,
+    Series,
+    SeriesAnswer,
+    SeriesPoint,
+    SourceInterval,
+)
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.reading import Provenance, Value
@@ -128,6 +135,7 @@ class SeriesPart(msgspec.Struct, frozen=True):
         devices: keys of the allocated views, or None for the whole machine.
         window: that time, in steps.
         stored: series of the machine within the window.
+        source: source of the series.
         scope: `shared_device` if others share the devices.
         of_host: whether the machine's own series are the allocation's, too.
     """
@@ -136,32 +144,48 @@ class SeriesPart(msgspec.Struct, frozen=True):
     devices: AbstractSet[str] | None
     window: SeriesWindow
     stored: StoredSeries
+    source: Provenance
     scope: Scope = Scope.OWN
     of_host: bool = True
 
 
-def series_answer(
-    allocation: Allocation, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
-) -> SeriesAnswer:
-    """Answer with the series of the allocation's machines, in order of time, measured by `source`."""
-    return _answer(allocation, window, source, None, "", device_series(parts), parts[-1].stored.resolution)
+def series_answer(allocation: Allocation, parts: Sequence[SeriesPart], window: SeriesWindow) -> SeriesAnswer:
+    """Answer with the series of the allocation's machines, in order of time."""
+    last = parts[-1]
+    return _answer(
+        allocation, window, last.source, None, "", device_series(parts), last.stored.resolution, source_intervals(parts)
+    )
 
 
 def machine_series_answer(
-    machine: MachineRecord, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
+    machine: MachineRecord, parts: Sequence[SeriesPart], window: SeriesWindow
 ) -> MachineSeriesAnswer:
-    """Answer with the series of a machine, in order of time; those of the last part are measured by `source`."""
+    """Answer with the series of a machine, in order of time."""
     return MachineSeriesAnswer(
         cluster=machine.cluster,
         machine=machine.id,
         name=machine.machine.name,
-        source=source,
+        source=parts[-1].source,
         start=to_datetime(window.start),
         end=to_datetime(window.end),
         step_seconds=window.step / NANOS,
         resolution=parts[-1].stored.resolution,
         series=device_series(parts),
+        sources=source_intervals(parts),
     )
+
+
+def source_intervals(parts: Sequence[SeriesPart]) -> tuple[SourceInterval, ...]:
+    """Return the sources of parts; adjacent intervals of one machine and source are one."""
+    found: list[SourceInterval] = []
+    for part in parts:
+        start, end = to_datetime(part.window.start), to_datetime(part.window.end)
+        last = found[-1] if found else None
+        if last is not None and (last.machine, last.source, last.end) == (part.machine, part.source, start):
+            found[-1] = msgspec.structs.replace(last, end=end)
+        else:
+            found.append(SourceInterval(machine=part.machine, source=part.source, start=start, end=end))
+    return tuple(found)
 
 
 def device_series(parts: Sequence[SeriesPart]) -> tuple[Series, ...]:
@@ -219,6 +243,7 @@ def _answer(
     detail: str,
     series: tuple[Series, ...],
     resolution: Resolution | None = None,
+    sources: tuple[SourceInterval, ...] = (),
 ) -> SeriesAnswer:
     return SeriesAnswer(
         allocation=allocation,
@@ -230,4 +255,5 @@ def _answer(
         step_seconds=window.step / NANOS,
         resolution=resolution,
         series=series,
+        sources=sources,
     )

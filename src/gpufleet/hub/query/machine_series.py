@@ -2,17 +2,13 @@
 
 from collections.abc import Sequence
 
-from gpufleet.fleet.attribution import contract
 from gpufleet.fleet.attribution.bindings import BoundInterval
-from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
+from gpufleet.hub.query.series_sources import fetch_parts, sources_of
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.hub.query.workloads import fetch_parts, probed
-from gpufleet.model.api.answer import MachineRecord, MachineSeriesAnswer
+from gpufleet.model.api.answer import MachineSeriesAnswer
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
-from gpufleet.model.stored.samples import StoredSample
-from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import Store
 
 
@@ -20,12 +16,11 @@ class MachineSeriesQueries:
     """Series of machines."""
 
     def __init__(
-        self, *, store: Store, lookup: MachineLookup, executor: QueryExecutor, clock: Clock, stale_after_seconds: float
+        self, *, store: Store, lookup: MachineLookup, executor: QueryExecutor, stale_after_seconds: float
     ) -> None:
         self._store = store
         self._lookup = lookup
         self._executor = executor
-        self._clock = clock
         self._stale_after = stale_after_seconds
 
     async def series(
@@ -54,14 +49,8 @@ class MachineSeriesQueries:
         samples = self._store.latest(machine.cluster, machine.id)
         devices = len(views or {one.sample.view for one in samples}) + 1
         history.check_parts([(window.start, window.end, devices)], len(metrics), window.step)
-        source = self._source(machine, samples)
+        is_guest = machine.machine.kind is MachineKind.GUEST  # its series are from inside
+        sources = (Provenance.SLICE_GUEST,) if is_guest else sources_of(samples, window.start)
         interval = BoundInterval(machine.id, views or None, window.start, window.end)
-        parts = fetch_parts(self._store, machine.cluster, interval, metrics, window.step, source)
-        return history.machine_series_answer(machine, parts, window, source)
-
-    def _source(self, machine: MachineRecord, samples: Sequence[StoredSample]) -> Provenance:
-        """Return the source of a machine's series: of a guest, from inside."""
-        if machine.machine.kind is MachineKind.GUEST:
-            return Provenance.SLICE_GUEST
-        freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
-        return probed(contract.host_samples(samples, freshness)[1])
+        parts = fetch_parts(self._store, machine.cluster, interval, metrics, window.step, sources, self._stale_after)
+        return history.machine_series_answer(machine, parts, window)

@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 
 from gpufleet.fleet.attribution import contract, workloads
-from gpufleet.fleet.attribution.bindings import HOST_SOURCES, BoundInterval, validity
+from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.fleet.attribution.holder_targets import names_holder
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
-from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
+from gpufleet.hub.query.series_sources import fetch_parts, sources_of
 from gpufleet.hub.query.targets import MachineLookup
-from gpufleet.hub.query.usage_inputs import REPORTED
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord, SeriesAnswer
 from gpufleet.model.catalogue.events import XID_LAST
 from gpufleet.model.reading import Provenance
-from gpufleet.model.stored.samples import StoredSample, StoredSeries
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import HistoryStore, Store
 
@@ -75,15 +74,21 @@ class WorkloadQueries:
         if not intervals:
             return self._without_devices(allocation, own)
         history.check_parts([(one.start, one.end, len(one.devices or ())) for one in intervals], len(metrics), own.step)
-        freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
         latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
-        sources = {id_: contract.host_samples(stored, freshness)[1] for id_, stored in latest.items()}
         parts = [
             part
             for one in intervals
-            for part in fetch_parts(self._store, cluster, one, metrics, own.step, probed(sources.get(one.machine)))
+            for part in fetch_parts(
+                self._store,
+                cluster,
+                one,
+                metrics,
+                own.step,
+                sources_of(latest.get(one.machine, ()), one.start),
+                self._stale_after,
+            )
         ]
-        return history.series_answer(allocation, parts, own, probed(sources.get(intervals[-1].machine)))
+        return history.series_answer(allocation, parts, own)
 
     def _without_devices(self, allocation: Allocation, own: history.SeriesWindow) -> SeriesAnswer:
         found = self._lookup.holdings(allocation, own.start, own.end)
@@ -93,54 +98,6 @@ class WorkloadQueries:
             allocation, known, self._clock.now_ns(), any_holder=any_holder, is_ambiguous=found.is_ambiguous
         )
         return history.empty_series(allocation, *why, own)
-
-
-def fetch_parts(
-    store: HistoryStore,
-    cluster: str,
-    interval: BoundInterval,
-    metrics: Sequence[str],
-    step: int,
-    source: Provenance,
-) -> list[history.SeriesPart]:
-    """Return the series of the machine of an interval, with steps that begin with the interval.
-
-    Steps before the first report of the source are of the source that reported then, as a part of their own: what a
-    machine's exporter measured stays when an agent is installed.
-    """
-
-    def fetch(names: Sequence[str], end: int, of: Provenance) -> StoredSeries:
-        views, since = interval.devices, interval.since
-        return store.series(cluster, interval.machine, names, interval.start, end, step, of, views, since)
-
-    def part(start: int, end: int, stored: StoredSeries) -> history.SeriesPart:
-        return history.SeriesPart(
-            f"{cluster}/{interval.machine}",
-            interval.devices,
-            history.SeriesWindow(start, end, step),
-            stored,
-            scope=interval.scope,
-            of_host=interval.of_host,
-        )
-
-    start, end = interval.start, interval.end
-    stored = fetch(metrics, end, source)
-    own = _first_step(stored, end)
-    if source in HOST_SOURCES and start < own:  # its other readings can begin earlier than the requested ones
-        own = _first_step(fetch(REPORTED, own, source), own)
-    if source not in HOST_SOURCES or own <= start:
-        return [part(start, end, stored)]
-    for other in HOST_SOURCES:
-        earlier = fetch(metrics, own, other) if other is not source else None
-        if earlier is not None and earlier.points:
-            parts = [part(start, own, earlier)]
-            return parts if own == end else [*parts, part(own, end, stored)]
-    return [part(start, end, stored)]
-
-
-def _first_step(stored: StoredSeries, end: int) -> int:
-    """Return the first step with a value; the end if there is none."""
-    return min((points[0][0] for points in stored.points.values() if points), default=end)
 
 
 def own_xids(store: HistoryStore, machine: MachineRecord, stored: Sequence[StoredSample], since: int) -> dict[str, int]:
@@ -170,8 +127,3 @@ def own_xids(store: HistoryStore, machine: MachineRecord, stored: Sequence[Store
     )
     newest = {view: points[-1][1] for (view, _), points in series.points.items() if points}
     return {view: code for view, code in newest.items() if view is not None and isinstance(code, int)}
-
-
-def probed(source: Provenance | None) -> Provenance:
-    """Return the source of a machine's history: that of its newest samples, or the probe if it has none."""
-    return Provenance.HOST_LOCAL_PROBE if source in (None, Provenance.UNAVAILABLE) else source

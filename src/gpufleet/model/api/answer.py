@@ -145,10 +145,26 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[SeriesPoint, ...]
 
 
-class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of `GET /v1/allocations/{id}/series`; source, reason and detail as in the metrics answer.
+class SourceInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """Interval of a series that one source measured.
 
-    `resolution` is the coarsest one that contributed; None if the answer has no points.
+    Attributes:
+        machine: machine of the series, `cluster/id`.
+        source: the closest source to the machine that reported then.
+        start, end: the interval, `end` excluded.
+    """
+
+    machine: str
+    source: Provenance
+    start: dt.datetime
+    end: dt.datetime
+
+
+class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `GET /v1/allocations/{id}/series`; reason and detail as in the metrics answer.
+
+    `resolution` is the coarsest one that contributed; None if the answer has no points. `source` is the source of the
+    last interval of `sources`.
     """
 
     allocation: Allocation
@@ -160,6 +176,7 @@ class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float
     resolution: Resolution | None
     series: tuple[Series, ...]
+    sources: tuple[SourceInterval, ...] = ()
 
 
 class MachineSeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +184,11 @@ class MachineSeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cluster, machine, name: the machine, by the hub's id and its host name.
-        source: source of its series, the closest one to the machine that reports now.
+        source: source of its series in the last interval of `sources`.
         start, end, step_seconds: interval and length of a step.
         resolution: the coarsest one that contributed.
         series: by metric and device.
+        sources: source of each interval, in order of time.
     """
 
     cluster: str
@@ -182,6 +200,7 @@ class MachineSeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float
     resolution: Resolution
     series: tuple[Series, ...]
+    sources: tuple[SourceInterval, ...] = ()
 
 
 class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
