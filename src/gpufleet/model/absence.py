@@ -1,7 +1,7 @@
 """Absence of a value: the closed set of reasons."""
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -58,6 +58,46 @@ class Reason(enum.StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "Reason | None":
         return cls.UNKNOWN if isinstance(value, str) else None
+
+
+REASON_TEXTS: Mapping[Reason, str] = {
+    Reason.NO_LIBRARY: "The driver's library is not installed.",
+    Reason.NO_DRIVER: "No driver is loaded, or none is bound to the device.",
+    Reason.DRIVER_MISMATCH: "Library and kernel driver have different versions.",
+    Reason.DRIVER_ERROR: "The driver returned an error.",
+    Reason.NO_SUPPORTED_GPU: "The driver is loaded and reports no GPU.",
+    Reason.BOUND_TO_VFIO: "The device is passed through to a virtual machine. Tools of the host cannot read it.",
+    Reason.OTHER_DRIVER: "No reader supports the driver that is bound to the device.",
+    Reason.GPU_LOST: "The GPU has fallen off the bus.",
+    Reason.RESET_REQUIRED: "The GPU needs a reset.",
+    Reason.TIMEOUT: "The call did not return in time.",
+    Reason.NOT_SUPPORTED: "The device does not support it.",
+    Reason.NOT_IN_DRIVER: "This driver version does not support it.",
+    Reason.NOT_IN_MIG_MODE: "It is not defined while MIG is enabled.",
+    Reason.NOT_IN_GUEST: "A virtual machine cannot see it.",
+    Reason.NOT_PERMITTED: "The reader lacks a privilege.",
+    Reason.NO_DATA: "The source has no value yet.",
+    Reason.INVALID_VALUE: "The source returned an invalid value.",
+    Reason.NOT_REPORTED: "The source does not report it.",
+    Reason.NOT_COLLECTED: "No reader is configured, or none has completed a pass.",
+    Reason.READER_FAILED: "The reader failed.",
+    Reason.STALE: "The newest value is too old to be current.",
+    Reason.GUEST_UNREACHABLE: "No access path to the virtual machine answers.",
+    Reason.GUEST_BOOTING: "The virtual machine does not answer yet.",
+    Reason.GUEST_REFUSED: "The virtual machine rejects the agent's key.",
+    Reason.IDENTITY_MISMATCH: "The answering machine has another host key than the expected one.",
+    Reason.NOT_ENABLED: "The service is disabled or not installed in the virtual machine.",
+    Reason.INCOMPATIBLE_VERSION: "The service in the virtual machine has an unsupported version.",
+    Reason.GPU_COUNT_DIFFERS: "The number of GPUs differs from the expected number.",
+    Reason.TARGET_UNKNOWN: "No machine has reported the target of this allocation.",
+    Reason.AMBIGUOUS_TARGET: "Several machines match the target of this allocation.",
+    Reason.GUEST_NOT_COLLECTED: "No reader collects from inside this virtual machine.",
+    Reason.NOT_ATTRIBUTED: "No source reports which devices the pod or job holds.",
+    Reason.NOT_STARTED: "The allocation has not started.",
+    Reason.ENDED: "The allocation has ended.",
+    Reason.UNKNOWN: "A reason of a newer version.",
+}
+"""Sentence for each absence reason."""
 
 
 class Absent(msgspec.Struct, frozen=True, gc=False):

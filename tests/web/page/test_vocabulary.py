@@ -1,6 +1,6 @@
 """Vocabulary of the web page."""
 
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import REASON_TEXTS, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.finding import FindingState, Severity
 from gpufleet.model.liveness import State
@@ -9,7 +9,6 @@ from gpufleet.model.reading import Provenance
 from gpufleet.model.view import Scope
 from gpufleet.web.page.vocabulary import (
     FINDING_STATE_TEXTS,
-    REASON_TEXTS,
     SCOPE_TEXTS,
     SEVERITY_TEXTS,
     SOURCE_TEXTS,

@@ -11,7 +11,6 @@ no host value: a host's GPU never speaks for a guest's.
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -27,7 +26,7 @@ from gpufleet.fleet.readings import (
     merge_dimensions,
     stored_readings,
 )
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import REASON_TEXTS, Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
@@ -161,47 +160,36 @@ The details of all other reasons may have texts of drivers, commands and operati
 """
 
 
-def visible_error(status: ReaderStatus, own: AbstractSet[str] | None) -> str:
-    """Return the error of a reader as the tenant of some devices may see it.
+def visible_error(status: ReaderStatus, *, whole_machine: bool) -> str:
+    """Return the error of a reader as a tenant may see it.
 
-    The text is shown if it names a device of the allocation and nothing else. Otherwise it may be about another
-    tenant's GPU or process, and only the reader and the class of the error are shown.
+    Only the tenant of a whole machine sees the reader's text. The tenant of some of its devices sees the kind of the
+    reader, the reason and the fixed text of that reason: a text of a driver or a command can name another tenant's GPU,
+    process or user in any form.
 
     Args:
         status: with an error.
-        own: UUIDs and PCI addresses of the allocated devices, or None for a whole machine.
+        whole_machine: whether the tenant has the whole machine.
     """
-    if own is None:
+    if whole_machine:
         return status.last_error
-    if _names_only(status.last_error, own):
-        return status.last_error
-    return f"{status.reader}: {status.error_class or 'error'}"
+    kind, reason = status.reader.partition("/")[0], Reason(status.error_class)
+    if reason is Reason.UNKNOWN:  # the name of an exception, or a reason of a newer build
+        return f"{kind}: error"
+    return f"{kind}: {reason}: {REASON_TEXTS[reason]}"
 
 
-def _named_devices(text: str) -> frozenset[str]:
-    return frozenset(pci_address(name) or name.rstrip("/-") for name in _DEVICE_NAME.findall(text))
-
-
-def _names_only(text: str, own: AbstractSet[str]) -> bool:
-    """Return whether a text names an own device, and no other device and no process."""
-    names = _named_devices(text)
-    return bool(names) and names <= own
-
-
-def without_foreign_details(stored: StoredSample, own: AbstractSet[str]) -> StoredSample:
+def without_foreign_details(stored: StoredSample) -> StoredSample:
     """Remove the details of absences that may be about another tenant's device or process.
 
-    As for errors, a detail is shown if it names a device of the allocation and nothing else. `CONSTANT_DETAILS` are
-    also shown if they name nothing.
+    Only `CONSTANT_DETAILS` stay, and of these only details that name no device and no process.
 
     Args:
         stored: of the machine, of an own device or of a device that an own one is a part of.
-        own: UUIDs and PCI addresses of the own devices.
     """
 
     def is_shown(absent: Absent) -> bool:
-        is_constant = absent.reason in CONSTANT_DETAILS and not _named_devices(absent.detail)
-        return is_constant or _names_only(absent.detail, own)
+        return absent.reason in CONSTANT_DETAILS and _DEVICE_NAME.search(absent.detail) is None
 
     return _with_details(stored, is_shown)
 
@@ -231,13 +219,13 @@ def _host_answer(
     samples, source = host_samples(stored, freshness)
     binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
     begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
-    names = _own_names(allocation.spec, binding)
+    whole_machine = allocation.spec.devices is None
     clipped = [clip_to_allocation(one, begin, own_xids) for one in samples]
-    own = clipped if names is None else [without_foreign_details(one, names) for one in clipped]
+    own = clipped if whole_machine else [without_foreign_details(one) for one in clipped]
     since = 0 if begin is None else to_ns(begin)
     recent = [one for one in readers if (one.last_attempt or 0) >= since]
     failed = newest_failure([one for one in recent if one.state is not ReaderState.OK])
-    error = None if failed is None else visible_error(failed, names)
+    error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     if not own:
         detail = "no sample of this machine has been stored yet"
         bare = unavailable(allocation, Reason.NOT_COLLECTED, detail)
@@ -257,7 +245,7 @@ def _host_answer(
     if live and (expected or allocation.spec.devices) and all(one.source is Provenance.UNAVAILABLE for one in found):
         failed = newest_failure(recent)
         why = _no_gpu(failed, machine)
-        error = None if failed is None else visible_error(failed, names)
+        error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     return AllocationAnswer(
         allocation=allocation,
         source=source if why is None else Provenance.UNAVAILABLE,
@@ -282,14 +270,6 @@ def _no_gpu(failed: ReaderStatus | None, machine: MachineRecord) -> Absent:
         return Absent(Reason.NOT_REPORTED, detail)
     reason = Reason(failed.error_class)  # the name of an exception is no reason
     return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, detail)
-
-
-def _own_names(spec: AllocationSpec, binding: Binding) -> frozenset[str] | None:
-    """Return UUIDs and PCI addresses of the listed devices, or None for a whole machine."""
-    if spec.devices is None:
-        return None
-    keys = [key for keys in (binding.devices or {}).values() for key in keys]
-    return frozenset([*(pci_address(name) or name for name in spec.devices), *(key.rpartition("/")[2] for key in keys)])
 
 
 def clip_to_allocation(

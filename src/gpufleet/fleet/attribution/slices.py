@@ -164,10 +164,9 @@ def _has_no_uuid(stored: StoredSample) -> bool:
 
 def _host_answer(allocation: Allocation, found: _HostInstances, stale_after_seconds: float) -> AllocationAnswer:
     spec, machine, freshness, live = allocation.spec, found.host.machine, found.freshness, found.is_live
-    uuids = frozenset(_bare(view.uuid) for one in found.stored if (view := one.sample.view) is not None and view.uuid)
     begin = 0 if spec.valid_from is None else to_ns(spec.valid_from)
     own = [
-        contract.without_foreign_details(contract.clip_to_allocation(one, to_datetime(max(begin, since))), uuids)
+        contract.without_foreign_details(contract.clip_to_allocation(one, to_datetime(max(begin, since))))
         for one in found.stored
         if (view := one.sample.view) is not None
         for since in [found.since.get(view.key, 0)]

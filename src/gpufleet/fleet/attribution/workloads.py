@@ -187,7 +187,6 @@ def _machine_answer(
     samples, source = contract.host_samples(found.stored, freshness)
     live = any(freshness.is_live(one.received_at) for one in samples)
     views = known_views(samples)
-    names = frozenset(name for one in held for name in _names(views.get(one.view) or view_of_key(one.view)))
     holdings: dict[str, list[Holding]] = {}
     for stored in present:
         if stored.machine == machine.id and is_certain(stored.holding):
@@ -197,7 +196,7 @@ def _machine_answer(
     for start in sorted({one.start for one in held}):
         begin = _begin(start)
         own = [contract.clip_to_allocation(one, begin, own_xids) for one in samples]
-        clipped = [contract.without_foreign_details(one, names) for one in own]
+        clipped = [contract.without_foreign_details(one) for one in own]
         every = devices(machine.cluster, machine.id, clipped, freshness)
         for one in held:
             if one.start == start:
@@ -211,7 +210,7 @@ def _machine_answer(
     since = max(one.start for one in held)
     recent = [one for one in found.readers if (one.last_attempt or 0) >= since]
     failed = contract.newest_failure([one for one in recent if one.state is not ReaderState.OK])
-    error = None if failed is None else contract.visible_error(failed, names)
+    error = None if failed is None else contract.visible_error(failed, whole_machine=False)
     ordered = sorted({one.id: one for one in chosen}.values(), key=lambda one: (one.pci_address or "~", one.id))
     return _MachineAnswer(tuple(ordered), of_device, source, live, failed, error)
 
@@ -301,12 +300,6 @@ def _uncertain_detail(present: Sequence[StoredHolding], current: Sequence[HeldIn
 def _begin(start: int) -> dt.datetime:
     """Return the first microsecond of an interval, not earlier than its start."""
     return to_datetime(-(-start // 1000) * 1000)
-
-
-def _names(view: View) -> list[str]:
-    """Return the names of a device that its holder may read in a text. A MIG device's address is that of the GPU."""
-    address = view.pci_address if view.kind is ViewKind.GPU else None
-    return [name for name in (view.uuid, address) if name]
 
 
 def _is_of(stored: StoredSample, device: AnswerDevice) -> bool:

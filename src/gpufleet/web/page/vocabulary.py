@@ -6,7 +6,7 @@ from typing import Any
 from gpufleet import __version__
 from gpufleet.exporters.themes import THEMES, theme_of
 from gpufleet.fleet.rules.table import RULES
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import REASON_TEXTS
 from gpufleet.model.catalogue import ROWS
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.finding import FindingState, Severity
@@ -25,45 +25,6 @@ SOURCE_TEXTS: Mapping[Provenance, str] = {
     Provenance.UNAVAILABLE: "No source has a current answer. Readings of a host are never shown in place of yours.",
 }
 """Sentence for each source of an answer."""
-
-REASON_TEXTS: Mapping[Reason, str] = {
-    Reason.NO_LIBRARY: "The driver's library is not installed.",
-    Reason.NO_DRIVER: "No driver is loaded, or none is bound to the device.",
-    Reason.DRIVER_MISMATCH: "Library and kernel driver have different versions.",
-    Reason.DRIVER_ERROR: "The driver returned an error.",
-    Reason.NO_SUPPORTED_GPU: "The driver is loaded and reports no GPU.",
-    Reason.BOUND_TO_VFIO: "The device is passed through to a virtual machine. Tools of the host cannot read it.",
-    Reason.OTHER_DRIVER: "No reader supports the driver that is bound to the device.",
-    Reason.GPU_LOST: "The GPU has fallen off the bus.",
-    Reason.RESET_REQUIRED: "The GPU needs a reset.",
-    Reason.TIMEOUT: "The call did not return in time.",
-    Reason.NOT_SUPPORTED: "The device does not support it.",
-    Reason.NOT_IN_DRIVER: "This driver version does not support it.",
-    Reason.NOT_IN_MIG_MODE: "It is not defined while MIG is enabled.",
-    Reason.NOT_IN_GUEST: "A virtual machine cannot see it.",
-    Reason.NOT_PERMITTED: "The reader lacks a privilege.",
-    Reason.NO_DATA: "The source has no value yet.",
-    Reason.INVALID_VALUE: "The source returned an invalid value.",
-    Reason.NOT_REPORTED: "The source does not report it.",
-    Reason.NOT_COLLECTED: "No reader is configured, or none has completed a pass.",
-    Reason.READER_FAILED: "The reader failed.",
-    Reason.STALE: "The newest value is too old to be current.",
-    Reason.GUEST_UNREACHABLE: "No access path to the virtual machine answers.",
-    Reason.GUEST_BOOTING: "The virtual machine does not answer yet.",
-    Reason.GUEST_REFUSED: "The virtual machine rejects the agent's key.",
-    Reason.IDENTITY_MISMATCH: "The answering machine has another host key than the expected one.",
-    Reason.NOT_ENABLED: "The service is disabled or not installed in the virtual machine.",
-    Reason.INCOMPATIBLE_VERSION: "The service in the virtual machine has an unsupported version.",
-    Reason.GPU_COUNT_DIFFERS: "The number of GPUs differs from the expected number.",
-    Reason.TARGET_UNKNOWN: "No machine has reported the target of this allocation.",
-    Reason.AMBIGUOUS_TARGET: "Several machines match the target of this allocation.",
-    Reason.GUEST_NOT_COLLECTED: "No reader collects from inside this virtual machine.",
-    Reason.NOT_ATTRIBUTED: "No source reports which devices the pod or job holds.",
-    Reason.NOT_STARTED: "The allocation has not started.",
-    Reason.ENDED: "The allocation has ended.",
-    Reason.UNKNOWN: "A reason of a newer version.",
-}
-"""Sentence for each absence reason."""
 
 STATE_TEXTS: Mapping[State, str] = {
     State.NEVER_SEEN: "Expected, and never reported.",
