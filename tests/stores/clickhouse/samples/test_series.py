@@ -72,6 +72,18 @@ def test_readers_are_not_mixed_in_one_series(store: ClickHouseStore, cluster: st
     }
 
 
+def test_state_is_the_worst_of_all_readers(store: ClickHouseStore, cluster: str) -> None:
+    nvml = [sample(second, {"gpu_state": "ok"}) for second in (0, 60, 120)]
+    dcgm = [
+        sample(second, {"gpu_state": state}, reader="dcgm")
+        for second, state in ((1, "lost"), (61, "ok"), (181, "error"))
+    ]
+    store.write([accept(cluster, "m", [*nvml, *dcgm])], f"{cluster}-t")
+    assert store.series(cluster, "m", ["gpu_state"], T0, T0 + 4 * STEP, STEP).points == {
+        (GPU.key, "gpu_state"): [(T0, "lost"), (T0 + STEP, "ok"), (T0 + 2 * STEP, "ok"), (T0 + 3 * STEP, "error")]
+    }
+
+
 def test_only_the_requested_views_and_the_machine_have_series(store: ClickHouseStore, cluster: str) -> None:
     other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2")
     gpus = [sample(1, {"gpu_power_watts": watts}, view=view) for watts, view in ((100.0, GPU), (200.0, other))]

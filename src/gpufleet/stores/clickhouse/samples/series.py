@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
+from gpufleet.fleet.readings import STATE
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.model.catalogue.events import XID_LAST
+from gpufleet.model.device_state import WORST_FIRST
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.retention import Resolution, Retention
@@ -64,7 +66,7 @@ def fetch_series(
     """Return (view key, metric) to (start of step, value) of a machine; see `ports.HistoryStore.series`.
 
     `subjects` are all of the machine. A series is of a single reader: of several readers of the same metric and view,
-    the reader with the most steps.
+    the reader with the most steps. The state of a GPU is the worst of all readers, as in `fleet.readings`.
 
     Raises:
         StoreError: for a metric without series, an invalid interval or step, or too many points.
@@ -93,7 +95,7 @@ def fetch_series(
                 if value is not None and weight:
                     steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
-    longest = {key: max(sorted(readers.items()), key=lambda item: len(item[1])) for key, readers in found.items()}
+    longest = {key: _of_readers(CATALOGUE[key[1]], readers) for key, readers in found.items()}
     grid = StepGrid(start, step, -(-(end - start) // step))
     reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance)
     return StoredSeries(
@@ -108,6 +110,24 @@ def fetch_series(
             if steps
         },
     )
+
+
+def _of_readers(metric: Metric, readers: Mapping[str, Mapping[int, StepPart]]) -> tuple[str, Mapping[int, StepPart]]:
+    """Return the reader with the most steps, and the steps of the series."""
+    reader, steps = max(sorted(readers.items()), key=lambda item: len(item[1]))
+    if metric.name != STATE or len(readers) == 1:
+        return reader, steps
+    parts: dict[int, list[StepPart]] = defaultdict(list)
+    for of_reader in readers.values():
+        for number, part in of_reader.items():
+            parts[number].append(part)
+    return reader, {number: min(several, key=_severity) for number, several in parts.items()}
+
+
+def _severity(part: StepPart) -> int:
+    """Return the rank of the state of a GPU, 0 for the worst."""
+    state = str(_value(CATALOGUE[STATE], part))
+    return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
 def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
