@@ -291,7 +291,7 @@ def test_gpu_that_one_reader_lost_does_not_count_as_reporting(store: ClickHouseS
         values: dict[str, Value | Absent] = {"gpu_power_watts": 100.0, "gpu_state": state}
         one = Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values=values, provenance=source)
         write(store, accept(cluster, "m", [one], received_at=at, reported_at=at))
-        write_deferred_rows(store)
+        write_newest_rows(store)
         restarted = GpuCounts()
         load_gpu_counts(store._handles.reader, restarted)
         found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))
