@@ -72,7 +72,6 @@ from gpufleet.stores.clickhouse.samples.cache import (
     SubjectRow,
     fetch_subjects,
 )
-from gpufleet.stores.clickhouse.samples.cluster_samples import dictionary_of
 from gpufleet.stores.clickhouse.samples.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
 from gpufleet.stores.clickhouse.samples.loading import fetch_newest_pages, with_subjects
@@ -81,7 +80,7 @@ from gpufleet.stores.clickhouse.samples.series import fetch_series
 from gpufleet.stores.clickhouse.samples.snapshot import PART_ROWS, LatestSnapshot, fetch_position, recover_latest
 from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers, load_subjects
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
-from gpufleet.stores.clickhouse.schema.columns import Columns
+from gpufleet.stores.clickhouse.schema.columns import Columns, dictionary_of
 from gpufleet.stores.clickhouse.schema.migrate import migrate
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, load_known
 from gpufleet.stores.clickhouse.schema.tables import (

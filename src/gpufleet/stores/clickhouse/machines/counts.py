@@ -7,6 +7,7 @@ their names, which senders cannot choose: the probability of a collision among a
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -29,6 +30,7 @@ from gpufleet.stores.clickhouse.schema.columns import (
     IndexedColumn,
     NewestValues,
     NumericArray,
+    dictionary_of,
     listed_cells,
     mix_hashes,
     text_hashes,
@@ -68,8 +70,7 @@ class GpuReports(msgspec.Struct, frozen=True):
         value_at: receipt of a number, in nanoseconds since 1970; 0 if there is none.
         seen_at: receipt of any report by a driver; 0 if the reader is not a driver.
         state: reported state by its stored number; -1 if there is none.
-        stated_at: place of the state in the order of reports.
-        reader, provenance: the reader of the state, and the source of its values.
+        reader, provenance: reader of the row, and source of its values.
     """
 
     cluster: DictionaryColumn | IndexedColumn
@@ -79,9 +80,36 @@ class GpuReports(msgspec.Struct, frozen=True):
     value_at: NumericArray
     seen_at: NumericArray
     state: NumericArray
-    stated_at: NumericArray
     reader: DictionaryColumn
     provenance: DictionaryColumn
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        cluster: DictionaryColumn,
+        machine: DictionaryColumn,
+        view: DictionaryColumn | IndexedColumn,
+        reader: DictionaryColumn,
+        provenance: DictionaryColumn,
+        known_at: NumericArray,
+        received_at: NumericArray,
+        has_totals: NumericArray,
+        state: NumericArray,
+    ) -> Self:
+        """Return the reports of rows of the table `latest`, with their states."""
+        is_drivers = _flags([name != PCI_READER for name in reader.texts], reader)
+        return cls(
+            cluster=cluster,
+            machine=machine,
+            view=view,
+            known_at=known_at,
+            value_at=np.where(has_totals, received_at, _NEVER),
+            seen_at=np.where(is_drivers, received_at, _NEVER),
+            state=state,
+            reader=reader,
+            provenance=provenance,
+        )
 
 
 class BusReports(msgspec.Struct, frozen=True):
@@ -111,9 +139,8 @@ class _ReportedStates:
         self._newest_at = np.concatenate([self._newest_at, np.zeros((2, more), np.int64)], axis=1)
 
     def add(self, rows: GpuReports, of_rows: NumericArray, gpus: NumericArray) -> None:
-        """Add the states of rows; `gpus` are those of `of_rows`."""
+        """Add the states of rows in the order of reports; `gpus` are those of `of_rows`."""
         stated = np.flatnonzero(rows.state[of_rows] != NO_STATE)
-        stated = stated[np.argsort(rows.stated_at[of_rows[stated]], kind="stable")]
         of_rows, gpus = of_rows[stated], gpus[stated]
         imported = _flags([name == Provenance.IMPORTED for name in rows.provenance.texts], rows.provenance)[of_rows]
         names = mix_hashes(text_hashes(rows.reader)[of_rows], gpus.astype(np.int64))
@@ -122,7 +149,7 @@ class _ReportedStates:
             self._gpu_of = np.concatenate([self._gpu_of, gpus[firsts].astype(np.int32)])
             self._is_imported = np.concatenate([self._is_imported, imported[firsts]])
             self._state.grow(len(firsts))
-        stated_at = rows.stated_at[of_rows]
+        stated_at = rows.known_at[of_rows]
         self._state.update(readers, stated_at, rows.state[of_rows])
         np.maximum.at(self._newest_at, (imported.astype(np.int64), gpus), stated_at)
 
@@ -283,26 +310,15 @@ class GpuCounts:
 
 def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
     """Return the GPU reports in columns for the table `latest`, with the values of its rows."""
-    cluster, machine, view, reader = (latest[name] for name in ("cluster", "machine", "view", "reader"))
-    assert isinstance(cluster, DictionaryColumn)
-    assert isinstance(machine, DictionaryColumn)
+    view = latest["view"]
     assert isinstance(view, IndexedColumn)
-    assert isinstance(reader, DictionaryColumn)
-    provenance = latest["provenance"]
-    assert isinstance(provenance, DictionaryColumn)
-    received_at = np.asarray(latest["received_at"])
-    is_drivers = _flags([name != PCI_READER for name in reader.texts], reader)
-    return GpuReports(
-        cluster=cluster,
-        machine=machine,
+    return GpuReports.of(
         view=view,
+        **{name: dictionary_of(latest[name]) for name in ("cluster", "machine", "reader", "provenance")},
         known_at=np.asarray(latest[KNOWN_AT.name]),
-        value_at=np.where(np.asarray(latest["has_totals"]), received_at, _NEVER),
-        seen_at=np.where(is_drivers, received_at, _NEVER),
+        received_at=np.asarray(latest["received_at"]),
+        has_totals=np.asarray(latest["has_totals"]),
         state=np.concatenate([_states(group) for group in newest]),
-        stated_at=np.asarray(latest[KNOWN_AT.name]),
-        reader=reader,
-        provenance=provenance,
     )
 
 

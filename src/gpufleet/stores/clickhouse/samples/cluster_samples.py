@@ -23,6 +23,7 @@ from gpufleet.stores.clickhouse.schema.columns import (
     IndexedColumn,
     NumericArray,
     NumericLists,
+    dictionary_of,
 )
 
 _SUBJECT_BYTES = 8
@@ -611,9 +612,3 @@ def _newest_of_each(rows: NumericArray, numbers: NumericArray) -> NumericArray:
     """Return the last row of each number, in the given order of rows."""
     _, last = np.unique(numbers[rows[::-1]], return_index=True)
     return rows[np.sort(len(rows) - 1 - last)]
-
-
-def dictionary_of(column: ColumnData) -> DictionaryColumn:
-    """Return a column of repeated texts as such."""
-    assert isinstance(column, DictionaryColumn)
-    return column

@@ -19,10 +19,9 @@ from gpufleet.stores.clickhouse.samples.cluster_samples import (
     MachineCopy,
     SubjectPlaces,
     UnsavedCopy,
-    dictionary_of,
 )
 from gpufleet.stores.clickhouse.samples.newest_rows import NewestPage, NewestRow, SharedGpu, ValueGroup
-from gpufleet.stores.clickhouse.schema.columns import Columns, DictionaryColumn, NumericArray
+from gpufleet.stores.clickhouse.schema.columns import Columns, DictionaryColumn, NumericArray, dictionary_of
 
 LOG = logging.getLogger(__name__)
 

@@ -109,6 +109,12 @@ Columns = dict[str, ColumnData]
 """Column name to data; all of equal length."""
 
 
+def dictionary_of(column: ColumnData) -> DictionaryColumn:
+    """Return a column of repeated texts as such."""
+    assert isinstance(column, DictionaryColumn)
+    return column
+
+
 def listed_cells(cells: ColumnData) -> list[Any]:
     """Return the cells of a column that was filled row by row."""
     assert isinstance(cells, list), "small tables are filled row by row"
