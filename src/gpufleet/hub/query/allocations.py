@@ -16,7 +16,7 @@ from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import TooManyHoldingsError
 from gpufleet.hub.query.names import without_machine_ids
-from gpufleet.hub.query.series_sources import fetch_parts, sources_of
+from gpufleet.hub.query.series_sources import fetch_host_parts
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.hub.query.workloads import WorkloadQueries, own_xids
 from gpufleet.model.absence import Reason
@@ -448,20 +448,7 @@ class AllocationQueries:
             located = contract.current_machine(allocation, self._lookup.machines_of(allocation), own.start)
             return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
         cluster = allocation.spec.target.cluster
-        latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
-        parts = [
-            part
-            for one in intervals
-            for part in fetch_parts(
-                self._store,
-                cluster,
-                one,
-                metrics,
-                own.step,
-                sources_of(latest.get(one.machine, ()), one.start),
-                self._stale_after,
-            )
-        ]
+        parts = fetch_host_parts(self._store, cluster, intervals, metrics, own.step, self._stale_after)
         return history.series_answer(allocation, parts, own)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:

@@ -14,7 +14,7 @@ from gpufleet.hub.query.usage_inputs import REPORTED
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
 from gpufleet.model.time import NANOS
-from gpufleet.ports.store import HistoryStore
+from gpufleet.ports.store import HistoryStore, Store
 
 PRESENCE = (STATE, *REPORTED)
 """Metrics whose readings show that a source reported where it has none of the requested ones."""
@@ -29,6 +29,23 @@ def sources_of(stored: Iterable[StoredSample], since: int) -> tuple[Provenance, 
     """
     found = {one.sample.provenance for one in stored if is_of_host(one) and one.sample.measured_at >= since}
     return tuple(source for source in HOST_SOURCES if source in found) or (Provenance.HOST_LOCAL_PROBE,)
+
+
+def fetch_host_parts(
+    store: Store,
+    cluster: str,
+    intervals: Sequence[BoundInterval],
+    metrics: Sequence[str],
+    step: int,
+    stale_after_seconds: float,
+) -> list[SeriesPart]:
+    """Return the series of the machines of intervals, in the order of the intervals; see `fetch_parts`."""
+    latest = store.latest_of(cluster, sorted({one.machine for one in intervals}))
+    found: list[SeriesPart] = []
+    for one in intervals:
+        sources = sources_of(latest.get(one.machine, ()), one.start)
+        found += fetch_parts(store, cluster, one, metrics, step, sources, stale_after_seconds)
+    return found
 
 
 def fetch_parts(

@@ -7,7 +7,7 @@ from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.fleet.attribution.holder_targets import names_holder
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.hub.query import history
-from gpufleet.hub.query.series_sources import fetch_parts, sources_of
+from gpufleet.hub.query.series_sources import fetch_host_parts
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord, SeriesAnswer
@@ -74,20 +74,7 @@ class WorkloadQueries:
         if not intervals:
             return self._without_devices(allocation, own)
         history.check_parts([(one.start, one.end, len(one.devices or ())) for one in intervals], len(metrics), own.step)
-        latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
-        parts = [
-            part
-            for one in intervals
-            for part in fetch_parts(
-                self._store,
-                cluster,
-                one,
-                metrics,
-                own.step,
-                sources_of(latest.get(one.machine, ()), one.start),
-                self._stale_after,
-            )
-        ]
+        parts = fetch_host_parts(self._store, cluster, intervals, metrics, own.step, self._stale_after)
         return history.series_answer(allocation, parts, own)
 
     def _without_devices(self, allocation: Allocation, own: history.SeriesWindow) -> SeriesAnswer:
