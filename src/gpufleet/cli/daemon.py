@@ -1,10 +1,11 @@
 """Event loop, signals and interpreter settings of the daemons."""
 
 import asyncio
+import contextlib
 import gc
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 SWITCH_INTERVAL_SECONDS = 0.0005
@@ -32,10 +33,25 @@ YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS = 20, 100
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def tune_garbage_collector() -> None:
-    """Make the garbage collector run less often, and exclude the existing objects."""
+@contextlib.contextmanager
+def paused_garbage_collector() -> Iterator[None]:
+    """Pause the garbage collector while a start loads millions of objects that stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def tune_garbage_collector(*, collects: bool = True) -> None:
+    """Make the garbage collector run less often, and exclude the existing objects.
+
+    Args:
+        collects: remove the garbage of the start first. With millions of loaded objects this takes seconds.
+    """
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
-    gc.collect()
+    if collects:
+        gc.collect()
     gc.freeze()
 
 

@@ -1,11 +1,12 @@
 """Start of the hub or relay, without the modules of other commands."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector, wait_until_stopped
+from gpufleet.cli.daemon import paused_garbage_collector, run_until_stopped, tune_garbage_collector, wait_until_stopped
 from gpufleet.cli.daemon_arguments import DaemonValue
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.startup import load_daemon
@@ -48,8 +49,10 @@ async def run_hub(config: HubConfig, stop: asyncio.Event, *, accept_data_loss: b
     if config.relay.to is not None:
         await run_relay(config, stop)
         return
-    async with running_hub(config, accept_data_loss=accept_data_loss) as running:
-        tune_garbage_collector()
+    async with contextlib.AsyncExitStack() as stack:
+        with paused_garbage_collector():
+            running = await stack.enter_async_context(running_hub(config, accept_data_loss=accept_data_loss))
+            tune_garbage_collector(collects=False)
         log.info("hub listens at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
         log.info("state folder: %s", config.folder)
         await wait_until_stopped(stop, running.task)
