@@ -701,3 +701,58 @@ def test_job_with_another_account_is_another_holding() -> None:
     assert (ended.holder.account, ended.until, ended.verdict) == ("lab", node.now, HoldingVerdict.DECLARED_ONLY)
     node = Node(HoldingTracker(node.tracker.current, saved_at=node.now, sources=["slurm"]))
     assert not node.round(slurm=job(900, "physics")).ended
+
+
+def test_processes_that_end_after_their_job_do_not_shorten_it() -> None:
+    node, running, own = Node(), job(900, "lab"), of_job("12", 0)
+    node.round(slurm=running, processes=processes())
+    for _ in range(3):
+        node.round(slurm=running, processes=processes(own))
+    rounds = [node.round(slurm=HolderReport(), processes=processes(own))]
+    stopped = node.now
+    rounds += [node.round(slurm=HolderReport(), processes=processes()) for _ in range(2)]
+
+    ended = [one for result in rounds for one in result.ended]
+    assert [(one.since, one.until, one.verdict) for one in ended] == [(900 * NANOS, stopped, HoldingVerdict.AGREED)]
+    assert ended[0].holder.account == "lab"
+
+
+def test_processes_before_and_after_a_job_leave_it_as_it_was() -> None:
+    node, own = Node(), of_job("12", 0)
+    node.round(slurm=HolderReport(), processes=processes(own))
+    begun = node.now + 5 * NANOS
+    node.round(slurm=job(begun // NANOS), processes=processes(own))
+    unknown = node.round(slurm=HolderReport(), processes=processes(own))
+    ceased = node.now
+    left = node.round(slurm=HolderReport(), processes=processes(own))
+
+    assert [one.since for one in unknown.devices[FIRST].holdings] == [begun]
+    assert [(one.since, one.until, one.verdict) for one in left.ended] == [(begun, ceased, HoldingVerdict.AGREED)]
+    (rest,) = left.devices[FIRST].holdings
+    assert (rest.since, rest.verdict) == (ceased, HoldingVerdict.CONFLICT)  # SLURM does not list it
+
+
+def test_job_keeps_its_account_if_a_later_report_lacks_it() -> None:
+    node = Node()
+    node.round(slurm=job(900, "lab"))
+    (holding,) = node.round(slurm=job(900)).devices[FIRST].holdings
+
+    assert (holding.holder.account, holding.since) == ("lab", 900 * NANOS)
+
+
+def test_job_ends_when_its_successor_begins() -> None:
+    node = Node()
+    node.round(slurm=job(900))
+    following = msgspec.structs.replace(job(1_015).claims[0], holder=Holder(kind=HolderKind.JOB, id="13"))
+    rounds = [node.round(slurm=HolderReport(claims=(following,))) for _ in range(2)]
+
+    assert intervals(tuple(one for result in rounds for one in result.ended)) == [("12", 900, 1_015)]
+
+
+def test_processes_after_a_reboot_begin_a_new_holding() -> None:
+    left = msgspec.structs.replace(remembered("a"), methods=("process",), container="")
+    node = Node(HoldingTracker([left], saved_at=7))
+    result = node.round(kubelet=ABSENT, processes=processes(process("a", 0)))
+
+    assert [(one.since, one.until) for one in result.ended] == [(5, 7)]
+    assert [one.since for one in result.devices[FIRST].holdings] == [node.now]

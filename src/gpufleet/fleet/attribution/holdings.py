@@ -13,7 +13,7 @@ Each piece of evidence is kept from report to report:
 A device without evidence is free only if every declaring source answers completely. Otherwise its holder is unknown.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ from gpufleet.fleet.attribution.evidence import (
     SHARED,
     Evidence,
     EvidenceKey,
+    HoldingKey,
     JoinedHolding,
     has_uid,
     holding_key,
@@ -106,7 +107,8 @@ class _SourceState(msgspec.Struct):
 class _Period(NamedTuple):
     """Part of a holding with one user, account and queue, and with `conflict` as its verdict or without.
 
-    The verdict `unknown` belongs to the part before it.
+    The verdict `unknown` belongs to the part before it. Processes that remain after the end of their declaration are a
+    part of their own, except while they are `unknown`.
 
     Attributes:
         origin: start of the holding by its evidence, nanoseconds since 1970.
@@ -114,7 +116,9 @@ class _Period(NamedTuple):
         verdict: last verdict other than `unknown`, or None.
         until: when that verdict ceased; None while it lasts.
         billed: user, account and queue, as last known.
+        is_declared: whether a source declares it, and not only its processes show it.
         is_remembered: whether `origin` may be the start of a part, and not of the holding.
+        is_continued: whether its evidence is known, and not that of an earlier boot.
     """
 
     origin: int
@@ -122,26 +126,51 @@ class _Period(NamedTuple):
     verdict: HoldingVerdict | None = None
     until: int | None = None
     billed: tuple[str, ...] = ()
+    is_declared: bool = False
     is_remembered: bool = False
+    is_continued: bool = True
 
-    def includes(self, start: int) -> bool:
-        """Return whether evidence with this start is of the same holding."""
-        return start == self.origin or (self.is_remembered and start < self.origin)
+    def includes(self, holding: Holding) -> bool:
+        """Return whether a holding by its evidence is the same holding. Processes can begin before or after it."""
+        if holding.since == self.origin:
+            return True
+        if not _is_declared(holding):
+            return self.is_continued
+        return self.is_remembered and holding.since < self.origin
 
-    def next(self, holding: Holding, now: int) -> "_Period":
-        """Return the part at the next report of the same holding."""
+    def is_left_by(self, holding: Holding) -> bool:
+        """Return whether the declaration of the part has ended, and only processes remain."""
+        return self.is_declared and not _is_declared(holding)
+
+    def next(self, holding: Holding, now: int, ceased: int) -> "_Period":
+        """Return the part at the next report of the same holding.
+
+        Args:
+            holding: by its evidence.
+            now: nanoseconds since 1970.
+            ceased: end of the certain part, if the holding is `unknown` from now on.
+        """
+        if self.is_left_by(holding):
+            if holding.verdict is HoldingVerdict.UNKNOWN:
+                return self.unknown_from(ceased)
+            since = now if self.until is None else self.until
+            return self._replace(since=since, verdict=holding.verdict, until=None, is_declared=False)
         was_conflict, is_conflict = (one is HoldingVerdict.CONFLICT for one in (self.verdict, holding.verdict))
         billed = _billed(holding.holder)
         changes = any(old and new and old != new for old, new in zip(self.billed, billed, strict=False))
         if holding.verdict is not HoldingVerdict.UNKNOWN and self.verdict is not None:
             changes = changes or was_conflict is not is_conflict
         billed = tuple(new or old for old, new in zip(self.billed or billed, billed, strict=True))
-        period = self._replace(since=now if changes else self.since, billed=billed)
+        period = self._replace(since=now if changes else self.since, billed=billed, is_declared=_is_declared(holding))
         if holding.verdict is not HoldingVerdict.UNKNOWN:
             return period._replace(verdict=holding.verdict, until=None)
         if changes:
             return period._replace(verdict=None, until=None)
-        return period._replace(until=self.until if self.until is not None or self.verdict is None else now)
+        return period.unknown_from(ceased)
+
+    def unknown_from(self, at: int) -> "_Period":
+        """Return the part, with `at` as the end of its verdict if that lasted until now."""
+        return self._replace(until=self.until if self.until is not None or self.verdict is None else at)
 
     @property
     def certain(self) -> CertainPeriod | None:
@@ -183,7 +212,8 @@ class HoldingTracker:
         self.slurm_nodes = slurm_nodes
         self._running_pods: frozenset[str] = frozenset()  # UIDs by the newest cgroups; empty if unknown
         self._current = {holding_key(holding): JoinedHolding(holding, saved_at) for holding in remembered}
-        self._periods = {key: _remembered_period(one.holding, saved_at) for key, one in self._current.items()}
+        self._periods = {key: _remembered_period(one.holding, saved_at, sources) for key, one in self._current.items()}
+        self._joined_at = saved_at  # time of the newest round
         for joined in self._current.values():
             for method in joined.holding.methods:
                 if _SOURCES.get(method) in sources:
@@ -399,23 +429,36 @@ class HoldingTracker:
         """Join the evidence to the present holdings; return those that have ended.
 
         A holding whose start has changed is another one: a requeued job, or a pod that continues after a reboot. So is
-        one with another user, account or queue, and one whose verdict became `conflict`, or ceased to be. A holding
-        that ends has its last verdict other than `unknown`, and ends when that verdict did: before its end it is
-        always unknown.
+        one with another user, account or queue, one whose verdict became `conflict`, or ceased to be, and the processes
+        that remain after the end of their declaration. A holding that ends has its last verdict other than `unknown`,
+        and ends when that verdict did: before its end it is always unknown.
         """
         by_view: dict[str, list[Evidence]] = {}
         for key, evidence in self._evidence.items():
             by_view.setdefault(key.view, []).append(evidence)
         before, periods = self._current, self._periods
         self._current, self._periods = {}, {}
-        for joined in (one for view, own in by_view.items() for one in join(view, own)):
-            place = holding_key(joined.holding)
-            period = periods.get(place)
-            if period is None or not period.includes(joined.holding.since):
-                period = _Period(joined.holding.since, joined.holding.since)
-            self._periods[place] = period = period.next(joined.holding, now)
-            holding = msgspec.structs.replace(joined.holding, since=period.since, certain=period.certain)
-            self._current[place] = joined._replace(holding=holding)
+        for joined in (join(view, own) for view, own in by_view.items()):
+            ceased = self._succession(joined, before, now)
+            for one in joined:
+                place, holding = holding_key(one.holding), one.holding
+                period = periods.get(place)
+                if period is None or not period.includes(holding):
+                    period = _Period(holding.since, holding.since)
+                if period.is_left_by(holding) and holding.verdict is HoldingVerdict.UNKNOWN:
+                    left = before[place].holding
+                    holding = msgspec.structs.replace(left, verdict=holding.verdict, methods=holding.methods)
+                self._periods[place] = period = period.next(one.holding, now, ceased)
+                user, account, queue = period.billed
+                self._current[place] = one._replace(
+                    holding=msgspec.structs.replace(
+                        holding,
+                        holder=msgspec.structs.replace(holding.holder, user=user, account=account, queue=queue),
+                        since=period.since,
+                        certain=period.certain,
+                    )
+                )
+        self._joined_at = now
         ended: list[Holding] = []
         for place, old in before.items():
             new = self._current.get(place)
@@ -430,6 +473,18 @@ class HoldingTracker:
                 end = min(end, new.holding.since)
             ended.append(msgspec.structs.replace(holding, until=max(holding.since, end)))
         return tuple(ended)
+
+    def _succession(self, joined: Iterable[JoinedHolding], before: Container[HoldingKey], now: int) -> int:
+        """Return the end of the holdings of a view that this round does not confirm.
+
+        That is the start of a new exclusive holding since the previous round, else the time of this round.
+        """
+        begun = (
+            one.holding.since
+            for one in joined
+            if holding_key(one.holding) not in before and _is_declared(one.holding) and one.holding.share not in SHARED
+        )
+        return min((since for since in begun if self._joined_at < since), default=now)
 
     def _devices(
         self, answers: Mapping[str, Answer], index: DeviceIndex, unresolved: Sequence[UnresolvedClaim]
@@ -475,15 +530,27 @@ SLURM = _SOURCES[Method.SCHEDULER]
 """Name of the source that reports SLURM's nodes of this machine."""
 
 
-def _remembered_period(holding: Holding, saved_at: int) -> _Period:
+def _remembered_period(holding: Holding, saved_at: int, sources: Collection[str]) -> _Period:
     """Return the part of a holding of an earlier run, whose verdict ceased when it was saved."""
     verdict, until = holding.verdict, saved_at
-    period = _Period(holding.since, holding.since, billed=_billed(holding.holder), is_remembered=True)
+    period = _Period(
+        holding.since,
+        holding.since,
+        billed=_billed(holding.holder),
+        is_declared=_is_declared(holding),
+        is_remembered=True,
+        is_continued=any(_SOURCES.get(method) in sources for method in holding.methods),
+    )
     if verdict is HoldingVerdict.UNKNOWN:
         if holding.certain is None:
             return period
         verdict, until = holding.certain.verdict, holding.certain.until
     return period._replace(verdict=verdict, until=until)
+
+
+def _is_declared(holding: Holding) -> bool:
+    """Return whether a source declares a holding, now or as last known."""
+    return any(method not in OBSERVING for method in holding.methods)
 
 
 def _billed(holder: Holder) -> tuple[str, ...]:
