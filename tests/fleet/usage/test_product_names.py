@@ -45,3 +45,9 @@ def test_later_reports_do_not_change_the_past(texts: list[StoredText], now: int)
     ordered = sorted(texts, key=lambda one: one.at)
     before = names_of([one for one in ordered if one.at <= now])
     assert before == tuple(one for one in names_of(ordered) if one[0] <= now)
+
+
+def test_guest_names_a_gpu_only_if_no_host_does() -> None:
+    inside = text(4, "cheap", machine="vm")
+    assert names_of([inside], {"vm"}) == ((4, "cheap"),)
+    assert names_of([text(1, "A", "dcgm"), inside], {"vm"}) == ((1, "A"),)

@@ -55,6 +55,20 @@ def test_passed_through_gpu_is_the_gpu_of_the_guest() -> None:
     assert len(seen.by_id) == 1
 
 
+def test_guest_cannot_claim_the_gpu_of_another_machine() -> None:
+    machines = {
+        "host": [stored(gpu(B))],
+        "other": [stored(gpu(A))],
+        "one": [stored(gpu(A, "0000:00:05.0", Side.GUEST)), stored(gpu(B, "0000:00:06.0", Side.GUEST))],
+        "two": [stored(gpu(A, "0000:00:05.0", Side.GUEST))],
+    }
+    seen = PhysicalUnits("c", machines, guests={"host": ["one", "two"]})
+    claimed, own = seen.whole("one")
+    assert own == seen.whole("host")[0]
+    assert seen.whole("two") == [claimed]  # two guests of one host, which does not report it
+    assert claimed not in seen.whole("other")
+
+
 def unread(*addresses: str) -> list[StoredSample]:
     return [stored(gpu(None, address, Side.PCI_ONLY), reader="pci") for address in addresses]
 

@@ -354,6 +354,31 @@ async def test_passed_through_gpu_is_held_once(site: Site) -> None:
     assert answer.total.gpus == 2
 
 
+async def test_guest_with_the_uuid_of_a_foreign_gpu_changes_no_bill(site: Site) -> None:
+    """A guest of node-b reports GPU-0 of node-a, under the name of a cheaper GPU."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    at = to_ns(dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC))
+    await site.post(body(1, at, samples=(gpu_sample(gpu_view(0), at, gpu_power_watts=1.0, gpu_name="H200"),)))
+    await site.request("/v1/allocations/a", "PUT", spec("node-a", tenant="t", valid_to="2026-03-01T18:00:00Z"))
+    before = await usage(site, f"group_by=tenant,model&{DAY}")
+    assert before.total.cost == pytest.approx(6 * 2.5)
+    vm = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+    target = {"cluster": "local", "vm_uuid": vm}
+    claim = {"kind": "gpu_slice", "target": target, "tenant": "u", "valid_from": "2026-03-01T00:00:00Z"}
+    await site.request("/v1/allocations/vm", "PUT", claim)
+    sample = gpu_sample(gpu_view(0, side=Side.GUEST), at + 1, gpu_power_watts=1.0, gpu_name="T4")
+    guest = MachineReport(
+        machine=Machine(name="vm", kind=MachineKind.GUEST, system_uuid=vm, hypervisor="node-b"),
+        samples=(msgspec.structs.replace(sample, provenance=Provenance.SLICE_GUEST),),
+    )
+    host = make_batch(1, at, sender="node-b", machine=Machine(name="node-b", machine_id="b" * 32), gpus=0)
+    for seq in (1, 2):  # the hypervisor is known once the host was reported
+        batch = msgspec.structs.replace(host, seq=seq, epoch="b" * 32, reports=(*host.reports, guest))
+        await site.post(encode(batch))
+    answer = await usage(site, f"group_by=tenant,model&{DAY}")
+    assert [row for row in answer.rows if row.group[UsageDimension.TENANT] == "t"] == list(before.rows)
+
+
 def known_throughout(intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
     """Return that every device was used all the time."""
     return [DeviceUsage(used_seconds=(one.end - one.start) / 1e9) for one in intervals]

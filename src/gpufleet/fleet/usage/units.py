@@ -1,6 +1,8 @@
 """Physical GPUs behind the views of all observers: each counts once. Pure.
 
 - Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
+- A guest can report any UUID. Its view is the GPU of another machine only if its host or another guest of its host
+  reported the UUID.
 - A GPU that its host passed through to a guest is identified by the UUID that the host read before.
 - A view known only by its list position counts only if its machine shows no identified view, or as one that left.
 - A MIG device is a part of its GPU, also after it was removed. A later one at its place has its UUID, and can have
@@ -136,8 +138,12 @@ class PhysicalUnits:
                 is_counted = view.named or not named or (machine, key) in self._left
                 if is_counted and (is_current or was):
                     views[machine, key] = view
+        hosts = {guest: host for host, inside in guests.items() for guest in inside}
+        of_hosts = {(place[0], _bare(view.uuid)) for place, view in views.items() if view.uuid}
         for place, view in views.items():
-            for name in _names(place, view, has_left=place in self._left):
+            host = hosts.get(place[0]) if view.side is Side.GUEST else None
+            is_claimed = host is not None and view.uuid is not None and (host, _bare(view.uuid)) not in of_hosts
+            for name in _names(place, view, has_left=place in self._left, scope=f"{host}/" if is_claimed else ""):
                 self._join(_key(place), name)
         self._of: dict[Place, tuple[str, str]] = {}
         self.by_id: dict[str, PhysicalUnit] = {}
@@ -255,11 +261,14 @@ def mig_ratio(own: float | None, of_instance: float | None, most: float | None) 
     return min(1.0, slices / most) if slices and most else None
 
 
-def _names(place: Place, view: View, *, has_left: bool) -> list[str]:
-    """Return further names that identify this unit in the cluster; not a slot that it left, which may be reused."""
+def _names(place: Place, view: View, *, has_left: bool, scope: str) -> list[str]:
+    """Return further names that identify this unit in the cluster; not a slot that it left, which may be reused.
+
+    A UUID identifies it within a scope.
+    """
     if view.kind is ViewKind.MIG:
         return []
-    names = [f"uuid/{_bare(view.uuid)}"] if view.uuid else []
+    names = [f"uuid/{scope}{_bare(view.uuid)}"] if view.uuid else []
     if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY) and not has_left:
         names.append(f"pci/{place[0]}/{view.pci_address}")
     return names

@@ -258,7 +258,7 @@ class UsageCalculator:
         if places_units:
             place_units(units.by_id.values(), machines, self._store, self._joins, stays)
         if names_units:
-            name_units(units.by_id.values(), self._store, cluster)
+            name_units(units.by_id.values(), machines.values(), self._store, cluster)
         placed = {}
         for one in mine:
             if one.spec.kind in WORKLOAD_KINDS:

@@ -145,16 +145,19 @@ def place_units(
         unit.placements = placements_of(unit.views, places, stays)
 
 
-def name_units(units: Iterable[PhysicalUnit], store: HistoryStore, cluster: str) -> None:
-    """Set the names that units of a cluster had over time."""
+def name_units(
+    units: Iterable[PhysicalUnit], machines: Iterable[MachineRecord], store: HistoryStore, cluster: str
+) -> None:
+    """Set the names that units of a cluster had over time, given their machines."""
+    guests = {one.id for one in machines if one.machine.kind is MachineKind.GUEST}
     by_place = {place: unit for unit in units for place in unit.views}
-    machines = sorted({machine for machine, _ in by_place})
+    reporters = sorted({machine for machine, _ in by_place})
     texts: dict[str, list[StoredText]] = defaultdict(list)
-    for one in store.texts_of_machines(cluster, machines, "gpu_name") if machines else ():
+    for one in store.texts_of_machines(cluster, reporters, "gpu_name") if reporters else ():
         if (one.machine, one.view) in by_place:
             texts[by_place[one.machine, one.view].id].append(one)
     for unit in by_place.values():
-        unit.models = names_of(texts[unit.id])
+        unit.models = names_of(texts[unit.id], guests)
 
 
 def complete_ratios(
