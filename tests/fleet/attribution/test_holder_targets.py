@@ -4,9 +4,9 @@ import pytest
 
 from gpufleet.fleet.attribution.holder_targets import (
     HolderName,
+    ambiguous_since,
     holder_names,
     holding_query,
-    is_ambiguous,
     names_holder,
 )
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
@@ -115,13 +115,13 @@ def test_slurm_cluster_before_the_id_selects_its_jobs(name: str, holders: list[H
 @pytest.mark.parametrize(
     ("name", "end", "expected"),
     [
-        ("123", 100, True),
-        ("123", 20, False),  # the second cluster has not used the id yet
-        ("alpha/123", 100, False),
-        ("130", 100, False),
+        ("123", 100, 20),
+        ("123", 20, None),  # the second cluster has not used the id yet
+        ("alpha/123", 100, None),
+        ("130", 100, None),
     ],
 )
-def test_id_of_two_slurm_clusters_is_ambiguous(name: str, end: int, expected: bool) -> None:
+def test_id_of_two_slurm_clusters_is_ambiguous(name: str, end: int, expected: int | None) -> None:
     jobs = [StoredJob(holder=ALPHA, first=5, last=10), StoredJob(holder=BETA, first=20, last=30)]
-    assert is_ambiguous(job(name), jobs, 0, end) is expected
-    assert not is_ambiguous(job(name), jobs, 31, 100)
+    assert ambiguous_since(job(name), jobs, 0, end) == expected
+    assert ambiguous_since(job(name), jobs, 31, 100) is None

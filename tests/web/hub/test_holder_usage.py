@@ -213,6 +213,19 @@ async def test_jobs_of_two_slurm_clusters_are_not_added(cluster: Cluster) -> Non
     assert minutes(await usage(cluster, "user")) == {"alpha": (20, 20), "beta": (20, 20)}
 
 
+async def test_job_of_another_slurm_cluster_changes_no_past_bill(cluster: Cluster) -> None:
+    assert await cluster.put("plain", "acme", "slurm_job", job_id="123") == 201
+    for minute, node, view, name in ((15, NODES[0], ONE, "alpha"), (30, NODES[1], TWO, "beta")):
+        holder = job("123", slurm_cluster=name)
+        held = cluster.held(view, holder, minute - 10, minute - 2, methods=("slurm",))
+        await cluster.report(minute, {view: 1.0}, [held], node)
+        assert minutes(await usage(cluster, "allocation", 0, 15)) == {"plain": (8, 8)}
+        assert not (await usage(cluster, "allocation", 0, 15)).unresolved
+    answer = await usage(cluster, "allocation")
+    assert minutes(answer) == {"plain": (8, 8)}
+    assert [(one.allocation, one.reason) for one in answer.unresolved] == [("plain", "ambiguous_target")]
+
+
 async def test_pod_on_the_machine_of_another_tenant_is_contested(cluster: Cluster) -> None:
     await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 0)])
     assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201

@@ -338,7 +338,7 @@ async def test_job_id_of_two_slurm_clusters_needs_its_cluster(cluster: Cluster) 
     await cluster.report(30, {TWO: 102.0}, held, NODES[1])
     answer = await cluster.metrics("plain")
     assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", "ambiguous_target", [])
-    assert await cluster.shown("plain") == set()  # also of the time in which only one cluster had the id
+    assert await cluster.shown("plain") == {101.0}  # the time in which only one cluster had the id does not change
     assert powers(await cluster.metrics("beta")) == {"GPU-2": 102.0}
     assert await cluster.shown("alpha") == {101.0}
 

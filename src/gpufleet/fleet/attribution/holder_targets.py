@@ -8,7 +8,7 @@ A pod is named by its UID. A job is named as SLURM's commands name it:
 - `alpha/123`, `alpha/123_4`: only those of the SLURM cluster `alpha`.
 
 A job without the name of its SLURM cluster is meant only by names without one. Two jobs of different SLURM clusters can
-have one id: a name without a SLURM cluster then means neither (`is_ambiguous`).
+have one id: a name without a SLURM cluster means neither from the start of the second one on (`ambiguous_since`).
 
 Each task and each component also has a job id of its own, which names only that task or component.
 """
@@ -86,8 +86,8 @@ def can_be_ambiguous(spec: AllocationSpec) -> bool:
     return name is not None and name.kind is HolderKind.JOB and name.slurm_cluster is None
 
 
-def is_ambiguous(spec: AllocationSpec, jobs: Iterable[StoredJob], start: int, end: int) -> bool:
-    """Return whether a target means jobs of several SLURM clusters within an interval.
+def ambiguous_since(spec: AllocationSpec, jobs: Iterable[StoredJob], start: int, end: int) -> int | None:
+    """Return since when a target means jobs of several SLURM clusters within an interval, or None if it does not.
 
     Args:
         spec: of any kind.
@@ -95,13 +95,13 @@ def is_ambiguous(spec: AllocationSpec, jobs: Iterable[StoredJob], start: int, en
         start, end: nanoseconds since 1970, `end` excluded.
     """
     if not can_be_ambiguous(spec):
-        return False
-    clusters = {
-        one.holder.slurm_cluster
-        for one in jobs
-        if one.first < end and start <= one.last and names_holder(spec, one.holder)
-    }
-    return len(clusters) > 1
+        return None
+    first: dict[str, int] = {}
+    for one in jobs:
+        if one.first < end and start <= one.last and names_holder(spec, one.holder):
+            name = one.holder.slurm_cluster
+            first[name] = min(max(start, one.first), first.get(name, end))
+    return sorted(first.values())[1] if len(first) > 1 else None
 
 
 def holding_query(spec: AllocationSpec, start: int, end: int, limit: int) -> HoldingQuery | None:

@@ -75,7 +75,7 @@ def answer(
         stale_after_seconds: age of the last report beyond which a machine has no current values.
         any_holder: whether any machine of the cluster reports a holder.
         own_xids: machine id to XIDs since the newest of its holdings began, as in `contract.clip_to_allocation`.
-        is_ambiguous: whether several SLURM clusters have jobs of the target's id; `held` is then empty.
+        is_ambiguous: whether several SLURM clusters have jobs of the target's id; `held` then has no present device.
     """
     inactive = contract.inactive_reason(allocation, now)
     if inactive is not None:

@@ -7,10 +7,10 @@ import msgspec
 
 from gpufleet.fleet.attribution.bindings import BoundInterval, validity
 from gpufleet.fleet.attribution.holder_targets import (
+    ambiguous_since,
     can_be_ambiguous,
     holder_names,
     holding_query,
-    is_ambiguous,
     target_name,
 )
 from gpufleet.fleet.attribution.holding_intervals import Parents
@@ -81,8 +81,10 @@ def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery]) -> tuple[
     return tuple(found.values())
 
 
-def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Allocation]) -> frozenset[str]:
-    """Return the ids of allocations whose job ids several SLURM clusters have used within their validity.
+def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Allocation]) -> dict[str, int]:
+    """Return since when the job ids of allocations are those of several SLURM clusters within their validity, by id.
+
+    Allocations whose job ids are those of one SLURM cluster are left out.
 
     Args:
         store: the store.
@@ -92,17 +94,17 @@ def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Alloc
     unqualified = [one for one in allocations if can_be_ambiguous(one.spec)]
     jobs = {one for query in target_queries(cluster, unqualified, 0, 0) for one in store.slurm_jobs(query)}
     if len({one.holder.slurm_cluster for one in jobs}) < 2:
-        return frozenset()
+        return {}
     by_id: dict[str, list[StoredJob]] = defaultdict(list)
     for job in jobs:
         for id_ in {name.id for name in holder_names(job.holder)}:
             by_id[id_].append(job)
     named = [(one, target_name(one.spec)) for one in unqualified]
-    return frozenset(
-        one.id
+    return {
+        one.id: since
         for one, name in named
-        if name is not None and is_ambiguous(one.spec, by_id.get(name.id, ()), *validity(one))
-    )
+        if name is not None and (since := ambiguous_since(one.spec, by_id.get(name.id, ()), *validity(one))) is not None
+    }
 
 
 class HoldingReads:
@@ -120,9 +122,9 @@ class HoldingReads:
         query = holding_query(spec, start, end, MAX_HOLDINGS)
         return () if query is None else read_holdings(self._store, [query])
 
-    def is_ambiguous(self, allocation: Allocation) -> bool:
-        """Return whether several SLURM clusters have used the job id of an allocation within its validity."""
-        return bool(ambiguous_jobs(self._store, allocation.spec.target.cluster, [allocation]))
+    def ambiguous_since(self, allocation: Allocation) -> int | None:
+        """Return since when the job id of an allocation is that of several SLURM clusters within its validity."""
+        return ambiguous_jobs(self._store, allocation.spec.target.cluster, [allocation]).get(allocation.id)
 
     def of_machines(self, cluster: str, machines: Collection[str], start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return every holding of some machines within an interval. Raises TooManyHoldingsError."""
@@ -217,9 +219,11 @@ class SharedReads(HoldingReads):
         found += [one for id_ in query.groups for one in self._by_group.get((kind, id_), ())]
         return _within(found, start, end)
 
-    def is_ambiguous(self, allocation: Allocation) -> bool:
-        """Return whether several SLURM clusters have used the job id of an allocation; see `HoldingReads`."""
-        return allocation.id in self._ambiguous if allocation.id in self._checked else super().is_ambiguous(allocation)
+    def ambiguous_since(self, allocation: Allocation) -> int | None:
+        """Return since when the job id of an allocation is that of several SLURM clusters; see `HoldingReads`."""
+        if allocation.id not in self._checked:
+            return super().ambiguous_since(allocation)
+        return self._ambiguous.get(allocation.id)
 
     def of_machines(self, cluster: str, machines: Collection[str], start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return every holding of some machines within an interval; see `HoldingReads`."""

@@ -60,7 +60,8 @@ class TargetHoldings(msgspec.Struct, frozen=True):
     Attributes:
         stored: as reported, with any verdict.
         intervals: the devices that they give the allocation.
-        is_ambiguous: whether several SLURM clusters have jobs of the target's id. It then has no intervals.
+        is_ambiguous: whether several SLURM clusters have jobs of the target's id. It has no intervals from the start of
+            the second one on.
     """
 
     stored: tuple[StoredHolding, ...] = ()
@@ -217,7 +218,8 @@ class MachineLookup:
         stored = tuple([one for one in own if may_overlap(one, start, end)])
         if not stored:
             return TargetHoldings()
-        if self._reads.is_ambiguous(allocation):
+        ambiguous = self._reads.ambiguous_since(allocation)
+        if ambiguous is not None and ambiguous <= start:
             return TargetHoldings(stored, is_ambiguous=True)
         now = self._clock.now_ns()
         ends = [LATEST if (until := known_until(one, now)) is None else until for one in own]
@@ -226,7 +228,9 @@ class MachineLookup:
         every = {holding_place(one): one for one in (*own, *others)}.values()
         of_mig = {one.machine for one in every if one.holding.view.startswith(f"{ViewKind.MIG}/")}
         parents = self._reads.parents(cluster, of_mig)
-        return TargetHoldings(stored, held_intervals(allocation, every, now, start, end, parents))
+        until = end if ambiguous is None else min(end, ambiguous)
+        intervals = held_intervals(allocation, every, now, start, until, parents)
+        return TargetHoldings(stored, intervals, is_ambiguous=until < end)
 
     def newest_holdings(self, allocation: Allocation, start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return holdings of an allocation's target that overlap an interval, those with the newest ends among them.

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from concurrent.futures import Executor
 from typing import NamedTuple
 
+import msgspec
+
 from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
@@ -92,7 +94,8 @@ EXCLUDED = "no source confirms its holding, or another holder is certain: that t
 class _WorkloadHoldings(NamedTuple):
     """Shares and holdings of pods and jobs by allocation, and the machines that report them.
 
-    `ambiguous` has the allocations whose job ids several SLURM clusters use: they have no shares.
+    `ambiguous` has the allocations whose job ids are those of several SLURM clusters: they have no shares from the
+    start of the second one on.
     """
 
     shares: Mapping[str, Sequence[WorkloadShare]]
@@ -331,9 +334,10 @@ class UsageCalculator:
             for allocation in index.naming(one.holding.holder):
                 by_id[allocation.id].append(one)
         ambiguous = ambiguous_jobs(self._store, cluster, own)
-        shares = workload_shares([one for one in own if one.id not in ambiguous], every, now, start, end)
+        counted = [_ending(one, ambiguous[one.id]) if one.id in ambiguous else one for one in own]
+        shares = workload_shares(counted, every, now, start, end)
         reporters = frozenset(one.machine for own in by_id.values() for one in own)
-        return _WorkloadHoldings(shares, by_id, reporters, ambiguous)
+        return _WorkloadHoldings(shares, by_id, reporters, frozenset(id_ for id_, at in ambiguous.items() if at < end))
 
     def _of_workload(self, allocation: Allocation, held: _WorkloadHoldings, units: PhysicalUnits) -> AllocatedUnits:
         """Return the units of a pod or job."""
@@ -357,6 +361,8 @@ class UsageCalculator:
             return AllocatedUnits(tuple(own), reason, detail, uncertain=len(unconfirmed), possible=tuple(possible))
         if unconfirmed:
             return AllocatedUnits(tuple(own), Reason.NOT_ATTRIBUTED, UNCONFIRMED, uncertain=len(unconfirmed))
+        if own and allocation.id in held.ambiguous:
+            return AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, workloads.AMBIGUOUS_JOB, uncertain=0)
         if own:
             return AllocatedUnits(tuple(own))
         stored = held.stored.get(allocation.id, ())
@@ -481,6 +487,11 @@ def _stays_in(unit: PhysicalUnit, machine: str, stays: Mapping[Place, Sequence[I
 
 def _ns(allocation: Allocation, start: int) -> int:
     return to_ns(allocation.spec.valid_from) if allocation.spec.valid_from is not None else start
+
+
+def _ending(allocation: Allocation, at: int) -> Allocation:
+    """Return an allocation that is valid until a time, which is within its validity."""
+    return msgspec.structs.replace(allocation, spec=msgspec.structs.replace(allocation.spec, valid_to=to_datetime(at)))
 
 
 def _end(allocation: Allocation, end: int) -> int:
