@@ -117,8 +117,9 @@ class MemoryStore:
                 self.refuse(one)
             there = {_name(one) for _, batches in self.writes for one in batches} if is_retry else set()
             if is_retry or token not in {known for known, _ in self.writes}:
-                self.writes.append((token, tuple(one for one in accepted if _name(one) not in there)))
-                self._note_reports(self.writes[-1][1])
+                new = tuple(one for one in accepted if _name(one) not in there)
+                self._note_reports(new)
+                self.writes.append((token, new))  # now: a test waits for it, and then queries
             if self.fails_after_write:
                 raise StoreError("the disk is full")
 
