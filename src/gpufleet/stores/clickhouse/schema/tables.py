@@ -32,7 +32,7 @@ BUSY_TABLES = (
     *("cluster_objects", "collectors"),
 )
 
-WIDE_PART_BYTES = 256 << 20
+WIDE_PART_BYTES = 64 << 20
 """Uncompressed size from which a part has files for each column. Below it, all columns of a part are in one file.
 
 With the engine's default of 10 MiB, inserts and small merges write and sync hundreds of files.

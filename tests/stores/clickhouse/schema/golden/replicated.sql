@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS samples (
 ) ENGINE = ReplicatedReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (subject, measured_at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, min_parts_to_merge_at_once = 8, merge_selector_base = 10, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 8, merge_selector_base = 10, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS latest (
     `cluster` LowCardinality(String) CODEC(LZ4),
@@ -82,7 +82,7 @@ CREATE TABLE IF NOT EXISTS latest_position (
     `received_at` DateTime64(9, 'UTC') CODEC(ZSTD(1))
 ) ENGINE = ReplicatedReplacingMergeTree(received_at)
 ORDER BY (name)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_samples (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -100,7 +100,7 @@ CREATE TABLE IF NOT EXISTS dim_samples (
 ) ENGINE = ReplicatedReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (subject, measured_at, metric, labels)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, min_parts_to_merge_at_once = 8, merge_selector_base = 10, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 8, merge_selector_base = 10, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS subjects (
     `number` UInt32 CODEC(ZSTD(1)),
@@ -186,7 +186,7 @@ CREATE TABLE IF NOT EXISTS events (
 ) ENGINE = ReplicatedReplacingMergeTree()
 PARTITION BY toYYYYMM(at)
 ORDER BY (cluster, machine, at, view, kind, code, attribute_names, attribute_values)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS holdings (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -275,7 +275,7 @@ CREATE TABLE IF NOT EXISTS inventory (
     `physical_functions` Array(Nullable(String)) CODEC(ZSTD(1))
 ) ENGINE = ReplicatedReplacingMergeTree()
 ORDER BY (cluster, machine, reported_at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS processes (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -299,7 +299,7 @@ CREATE TABLE IF NOT EXISTS processes (
 ) ENGINE = ReplicatedReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (cluster, machine, view, reader, measured_at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, min_parts_to_merge_at_once = 8, merge_selector_base = 10, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 8, merge_selector_base = 10, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS declared (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -370,7 +370,7 @@ CREATE TABLE IF NOT EXISTS finding_transitions (
 ) ENGINE = ReplicatedReplacingMergeTree()
 PARTITION BY toYYYYMM(at)
 ORDER BY (cluster, at, id, kind)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS windows_1m (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -517,7 +517,7 @@ CREATE TABLE IF NOT EXISTS windows_1m (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toDate(at)
 ORDER BY (subject, provenance, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS windows_1h (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -664,7 +664,7 @@ CREATE TABLE IF NOT EXISTS windows_1h (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
 ORDER BY (subject, provenance, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_windows_1m (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -684,7 +684,7 @@ CREATE TABLE IF NOT EXISTS dim_windows_1m (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toDate(at)
 ORDER BY (subject, provenance, metric, labels, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_windows_1h (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -704,7 +704,7 @@ CREATE TABLE IF NOT EXISTS dim_windows_1h (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
 ORDER BY (subject, provenance, metric, labels, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS state_windows_1m (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -718,7 +718,7 @@ CREATE TABLE IF NOT EXISTS state_windows_1m (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toDate(at)
 ORDER BY (subject, provenance, metric, labels, state, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS state_windows_1h (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -732,7 +732,7 @@ CREATE TABLE IF NOT EXISTS state_windows_1h (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
 ORDER BY (subject, provenance, metric, labels, state, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS usage_1h (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
@@ -748,14 +748,14 @@ CREATE TABLE IF NOT EXISTS usage_1h (
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
 ORDER BY (subject, provenance, at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS touched_hours (
     `hour` DateTime('UTC') CODEC(ZSTD(1)),
     `marked_at` UInt64 CODEC(ZSTD(1))
 ) ENGINE = ReplicatedReplacingMergeTree(marked_at)
 ORDER BY (hour)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS rolled_hours (
     `hour` DateTime('UTC') CODEC(ZSTD(1)),
@@ -764,4 +764,4 @@ CREATE TABLE IF NOT EXISTS rolled_hours (
     `without_minutes` UInt8 CODEC(ZSTD(1))
 ) ENGINE = ReplicatedReplacingMergeTree(version)
 ORDER BY (hour)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 268435456, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
