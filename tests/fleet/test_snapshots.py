@@ -69,6 +69,17 @@ def test_state_is_the_worst_that_readings_prove(readings: dict[str, Reading], st
     assert (found.value, found.reader) == state
 
 
+def test_document_with_failed_readings_only_is_not_ok() -> None:
+    failed = absent(Reason.TIMEOUT)
+    readings = {"gpu_power_watts": failed, "gpu_temperature_celsius": failed, "gpu_serial": failed}
+    assert judged(gpu(gpu_state=value("ok"), **readings))["gpu_state"].value == "unreadable"
+
+
+def test_second_reader_without_core_readings_is_no_evidence() -> None:
+    failed = absent(Reason.TIMEOUT, "dcgm")
+    assert judged(gpu(**OK, gpu_sm_activity_ratio=failed))["gpu_state"].value == "ok"
+
+
 def test_loss_without_a_state_is_a_state() -> None:
     assert judged(gpu(gpu_power_watts=LOSS))["gpu_state"].value == "lost"
 

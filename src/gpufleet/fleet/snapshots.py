@@ -13,7 +13,16 @@ from gpufleet.fleet.board import drop_board_defaults
 from gpufleet.fleet.readings import LANE_SECONDS, STATE, StateReport, deciding_state
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.device_state import ERROR, LOST, RESET_REQUIRED, is_failure, state_of, state_with_instances
+from gpufleet.model.device_state import (
+    ERROR,
+    LOST,
+    RESET_REQUIRED,
+    UNREADABLE,
+    is_core_error,
+    is_failure,
+    state_of,
+    state_with_instances,
+)
 from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
 from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
 from gpufleet.model.time import to_ns
@@ -113,7 +122,11 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
 
 
 def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenState]:
-    """Yield the failures that the readings of each reader prove."""
+    """Yield the failures that the readings of each reader prove.
+
+    A reader without any value proves `unreadable` only by a core reading that failed. The core readings of a merged
+    document can be those of another reader.
+    """
     failed: dict[str, list[Reading | DimReading]] = {}
     for one in (device, *instances):
         readings: list[Reading | DimReading] = [*one.readings.values(), *one.dimensions]
@@ -122,8 +135,10 @@ def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenSt
                 failed.setdefault(reading.reader, []).append(reading)
     for reader, of_reader in failed.items():
         of_instances = [_of_reader(one, reader) for one in instances]
-        state = state_with_instances(state_of(*_of_reader(device, reader)), of_instances)
-        if isinstance(state, str) and state in _FAILED:
+        values, dims = _of_reader(device, reader)
+        state = state_with_instances(state_of(values, dims), of_instances)
+        is_unreadable = state == UNREADABLE and any(is_core_error(name, value) for name, value in values.items())
+        if isinstance(state, str) and (state in _FAILED or is_unreadable):
             yield _ProvenState(state, max(of_reader, key=_measured_at))
 
 
