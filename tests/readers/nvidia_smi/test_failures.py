@@ -240,6 +240,9 @@ async def test_lost_gpu_without_an_address_is_one_gpu(smi: FakeNvidiaSmi, reader
         ("Interrupt Request Issue", "error"),
         ("[Corrupted infoROM]", "error"),
         ("[Driver Not Loaded]", "error"),
+        ("[In use by another client]", "error"),
+        ("[No GPUs were found]", "error"),
+        ("[GPU is lost.]", "lost"),
     ],
 )
 async def test_every_text_of_a_return_code_is_evidence(

@@ -75,6 +75,10 @@ INVALID = Absent(Reason.INVALID_VALUE, "x")
         ("gpu_power_watts", "[N/A]", Absent(Reason.NOT_SUPPORTED, "x")),
         ("gpu_power_watts", "[Unknown Error]", Absent(Reason.DRIVER_ERROR, "x")),
         ("gpu_power_watts", "[Insufficient Permissions]", Absent(Reason.NOT_PERMITTED, "x")),
+        ("gpu_power_watts", "[A message of driver 999]", Absent(Reason.DRIVER_ERROR, "x")),
+        ("gpu_power_watts", "In use by another client", Absent(Reason.DRIVER_ERROR, "x")),
+        ("gpu_power_watts", "[GPU is lost: reboot]", Absent(Reason.GPU_LOST, "x")),
+        ("gpu_power_watts", "GPU requires reset.", Absent(Reason.RESET_REQUIRED, "x")),
     ],
 )
 def test_printed_text_is_converted(metric: str, text: str, value: Value | Absent) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_LINES
 from gpufleet.model.absence import Reason
-from gpufleet.model.device_state import REASON_OF_TEXT
+from gpufleet.model.device_state import REASON_OF_TEXT, device_reason
 from gpufleet.model.errors import WireLimitError
 
 MAX_SHOWN = 256
@@ -39,6 +39,7 @@ TOKENS = {
         (
             *("unknown error", "err!", "error", "uninitialized", "invalid argument", "insufficient size"),
             *("insufficient external power", "interrupt request issue", "corrupted inforom", "insufficient memory"),
+            "in use by another client",
             "the operating system has blocked the request.",
         ),
         Reason.DRIVER_ERROR,
@@ -60,6 +61,20 @@ def slug(name: str) -> str:
 def token(text: str) -> Reason | None:
     """Return the reason of a placeholder, or None if the text is a value."""
     return TOKENS.get(text.strip().removeprefix("[").removesuffix("]").strip().lower())
+
+
+_IN_BRACKETS = re.compile(r"\[.*\]", re.DOTALL)
+
+
+def message_reason(text: str) -> Reason | None:
+    """Return the reason of a message in place of a number, or None if the text is not a message of the driver.
+
+    A text about the whole device counts as a part of the message, too. Drivers have messages that `TOKENS` lacks: any
+    other text in brackets is an error.
+    """
+    lower = text.strip().lower()
+    why = device_reason(reason for part, reason in REASON_OF_TEXT.items() if part in lower)
+    return why or (Reason.DRIVER_ERROR if _IN_BRACKETS.fullmatch(lower) is not None else None)
 
 
 _VERSION = re.compile(r"([0-9][0-9A-Za-z.]{0,31})(?:\s*\[(.*)\])?\s*", re.ASCII)

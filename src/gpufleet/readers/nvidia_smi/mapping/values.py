@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpufleet.codecs.nvidia_smi.values import shown, slug, token
+from gpufleet.codecs.nvidia_smi.values import message_reason, shown, slug, token
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import Metric, ValueType
 from gpufleet.model.reading import Value
@@ -96,7 +96,9 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
         return state if state in metric.states else Absent(Reason.INVALID_VALUE, label)
     if metric.type is ValueType.TEXT:
         return _text(metric, text, label)
-    return _checked(metric, _number(metric, text), label)
+    number = _number(metric, text)
+    why = message_reason(text) if number is None else None
+    return Absent(why, label) if why is not None else _checked(metric, number, label)
 
 
 def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
