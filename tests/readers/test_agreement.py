@@ -193,6 +193,14 @@ def test_errors_on_a_page_without_the_mode_are_values() -> None:
     assert page["gpu_sram_threshold_exceeded", ()] == 0
 
 
+@pytest.mark.parametrize(("cell", "state"), [("Yes", "reset_required"), ("No", None)])
+def test_required_reset_is_the_state_in_every_format(cell: str, state: str | None) -> None:
+    row = {"pci.bus_id": "00000000:0C:00.0", "reset_status.reset_required": cell, "temperature.gpu": "40"}
+    found = readings(rows_as_records([row]), metrics_of_columns(row))
+    assert found["gpu_state", ()] == (state or "ok")
+    assert imported(row).get(("gpu_state", ())) == state
+
+
 PROTECTED = ("gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes")
 IDENTITY = ("gpu_serial", "gpu_vbios_version")
 LACKED = {*ECC_COUNTS, *RACK, *PROTECTED, *IDENTITY}

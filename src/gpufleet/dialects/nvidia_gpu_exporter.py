@@ -18,9 +18,10 @@ from gpufleet.dialects.dialect import (
     small_number,
     table,
 )
+from gpufleet.dialects.sample_builder import STATE
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.device_state import REASON_OF_TEXT
+from gpufleet.model.device_state import REASON_OF_TEXT, RESET_REQUIRED
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -211,6 +212,7 @@ UNREAD: dict[str, str] = {
     PREFIX + "gsp_mode_default": "the default mode, not the current one",
     PREFIX + "pcie_link_gen_gpucurrent": "the GPU's side of the link, as in `pcie_link_gen_current`",
     PREFIX + "pcie_link_gen_gpumax": "of the GPU without its slot; ours is for both together",
+    PREFIX + "reset_status_drain_and_reset_recommended": "a recommendation; `gpufleet_gpu_recovery_action` has it",
     PREFIX + "protected_memory_free_bytes": "a difference of other series",
     PREFIX + "pcie_throughput_tx_bytes_per_second": _SAMPLE,
     PREFIX + "pcie_throughput_rx_bytes_per_second": _SAMPLE,
@@ -255,13 +257,19 @@ def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
         yield "gpu_pci_address", (), address
 
 
+def _reset_required(_: ImportedSeries, value: float) -> Iterator[MappedValue]:
+    """Return the state of a GPU that requires a reset. 0 is no proof that the GPU works."""
+    if value == 1:
+        yield STATE, (), RESET_REQUIRED
+
+
 NVIDIA_GPU_EXPORTER = Dialect(
     name="nvidia-gpu-exporter",
     prefixes=(PREFIX,),
     families=FAMILIES,
     unread=UNREAD,
     identify=identify,
-    special={PREFIX + "gpu_info": _info},
+    special={PREFIX + "gpu_info": _info, PREFIX + "reset_status_reset_required": _reset_required},
     labels=frozenset({"uuid", "index", "pci_bus_id"}),
     lists_ecc_modes=True,
 )

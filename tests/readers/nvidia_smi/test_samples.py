@@ -8,7 +8,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.nvidia_smi.samples import printed_reason
-from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
+from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, help_of
 
 ADDRESS = "0000:75:00.0"
 IDENTITY = ("uuid", "pci.bus_id", "index", "count", "driver_version")
@@ -56,6 +56,21 @@ async def test_driver_error_of_a_core_reading_is_an_error(
     rows[2][cell] = "[Unknown Error]"
     smi.write(rows=rows)
     assert sick(await reader.read(Lane.FAST)).values["gpu_state"] == "error"
+
+
+@pytest.mark.parametrize("cell", ["Yes", "[GPU requires reset]"])
+async def test_printed_reset_status_is_the_state_in_every_pass(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, cell: str
+) -> None:
+    field = "reset_status.reset_required"
+    rows = [{**row, field: "No"} for row in smi.scenario["rows"]]
+    rows[2][field] = cell
+    smi.write(rows=rows, help=help_of(rows[2]))
+    done = await reader.read(Lane.FAST)
+    assert sick(done).values["gpu_state"] == "reset_required"
+    assert [event.kind for event in done.events] == ["gpu_reset_required"]
+    smi.write(rows=[{**row, field: "No"} for row in rows])
+    assert [event.kind for event in (await reader.read(Lane.FAST)).events] == ["gpu_recovered"]
 
 
 async def test_loss_and_recovery_are_events(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:

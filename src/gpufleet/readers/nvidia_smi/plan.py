@@ -14,6 +14,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     PATHS,
     PROCESSES,
     QUERIES,
+    RESET_QUERY,
     SUMS,
 )
 from gpufleet.readers.nvidia_smi.mapping.tables import SUPPORTED, TABLES, fields_of
@@ -24,7 +25,10 @@ LIST = ("-L",)
 APPS_COLUMNS = ("gpu_uuid", "pid", "used_memory")
 APPS = (f"--query-compute-apps={','.join(APPS_COLUMNS)}", "--format=csv,noheader")
 
-IDENTITY = ("pci.bus_id", "index", "count", "driver_version", "kmd_version", "mig.mode.current", ECC_QUERY)
+IDENTITY = (
+    *("pci.bus_id", "index", "count", "driver_version", "kmd_version", "mig.mode.current"),
+    *(ECC_QUERY, RESET_QUERY),
+)
 """Fields of every table, if supported. `uuid` is the last column, so that a truncated row is detected."""
 
 

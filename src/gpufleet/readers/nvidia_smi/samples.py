@@ -36,7 +36,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     processes_of,
 )
 from gpufleet.readers.nvidia_smi.mapping.processes import MEMORY
-from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_STATUS, VGPU_NAMES
+from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_QUERY, RESET_STATUS, VGPU_NAMES
 from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
 
 _COUNTED = (PROCESSES, MIG_DEVICES)
@@ -146,7 +146,8 @@ def printed_reason(record: DeviceRecord) -> Reason | None:
         *([text for name, text in one.items() if name in MEMORY] for one in record.processes or ()),
     )
     printed = {reason for text in texts if (reason := token(text)) is not None}
-    if record.leaves.get(RESET_STATUS, "").strip().lower() == "yes":
+    status = (record.leaves.get(RESET_STATUS, ""), record.fields.get(RESET_QUERY, ""))
+    if any(text.strip().lower() == "yes" for text in status):
         printed.add(Reason.RESET_REQUIRED)
     return device_reason(printed)
 

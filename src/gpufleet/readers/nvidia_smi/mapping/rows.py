@@ -14,7 +14,11 @@ QUERIES: dict[str, tuple[str, ...]] = {
 FAN, FAN_QUERY, FAN_PATH = "gpu_fan_speed_ratio", "fan.speed", "fan_speed"
 ECC_QUERY = "ecc.mode.current"
 RESET_STATUS = "gpu_reset_status/reset_required"
-"""Statement about the whole device; drivers 525 to 570 print it."""
+"""Path of the statement about the whole device; drivers 525 to 570 print it."""
+
+RESET_QUERY = "reset_status.reset_required"
+"""The same statement in CSV."""
+
 MASK, ACTIVE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active"
 
 _PCIE = ("pci/pci_gpu_link_info/pcie_gen", "pci/gpu_link_info/pcie_generation")
@@ -260,7 +264,7 @@ READ_ELSEWHERE = frozenset(
         *("pci.bus_id", "mig.mode.current", "vgpu_uuid", "vgpu_id"),
         *("mig/index", "mig/gpu_instance_id", "mig/compute_instance_id"),
         *("cuda_version", "cuda_umd_version", "attached_gpus", "mig_devices", "processes", FAN_QUERY, FAN_PATH),
-        RESET_STATUS,
+        *(RESET_STATUS, RESET_QUERY),
     }
 )
 """Fields and paths read by other code: identities, modes, the machine, the time, lists, the fan and the state."""
