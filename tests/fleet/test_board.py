@@ -48,10 +48,18 @@ def test_place_is_lost_with_its_gpu() -> None:
     assert set(values.values()) == {lost}
 
 
-def test_place_without_evidence_is_kept() -> None:
-    values = dict(DEFAULTS)
+@pytest.mark.parametrize("reported", [RACK_PLACE, RACK_PLACE[:1], RACK_PLACE[1:]])
+def test_defaults_without_a_reported_serial_are_not_reported(reported: tuple[str, ...]) -> None:
+    values = {name: DEFAULTS[name] for name in reported}
     drop_rack_defaults(values)
-    assert values == DEFAULTS
+    assert values == dict.fromkeys(reported, Absent(Reason.NOT_REPORTED, "gpu_chassis_serial"))
+
+
+def test_place_that_differs_from_the_defaults_is_kept() -> None:
+    values = {**DEFAULTS, "gpu_tray_index": "4"}
+    before = dict(values)
+    drop_rack_defaults(values)
+    assert values == before
 
 
 FABRIC: dict[str, Value | Absent] = {

@@ -186,11 +186,24 @@ def test_zeros_with_ecc_are_values() -> None:
     assert imported(row)["gpu_sram_threshold_exceeded", ()] == 0
 
 
-def test_errors_on_a_page_without_the_mode_are_values() -> None:
-    row = {**ECC_CELLS, "ecc.errors.uncorrected.aggregate.total": "3"}
-    page = imported(row)
-    assert page["gpu_ecc_uncorrected_lifetime_errors_total", ()] == 3
-    assert page["gpu_sram_threshold_exceeded", ()] == 0
+@pytest.mark.parametrize(("total", "known"), [("0", False), ("3", True)])
+def test_counts_without_the_mode_are_values_if_one_is_above_zero(total: str, known: bool) -> None:
+    row = {"pci.bus_id": "00000000:0C:00.0", **ECC_CELLS, "ecc.errors.uncorrected.aggregate.total": total}
+    found, page = readings(rows_as_records([row]), metrics_of_columns(row)), imported(row)
+    unproven = [Reason.NOT_REPORTED, Reason.NOT_SUPPORTED]  # the exporter omits the mode only where there is no ECC
+    for metric, value in {"gpu_ecc_uncorrected_lifetime_errors_total": 3, "gpu_sram_threshold_exceeded": 0}.items():
+        shown = found[metric, ()], page[metric, ()]
+        assert shown == (value, value) if known else [reason(one) for one in shown] == unproven
+
+
+@pytest.mark.parametrize(("slot", "known"), [("0", False), ("3", True)])
+def test_place_without_the_serial_column_is_no_default(slot: str, known: bool) -> None:
+    place = {"platform.slot_number": slot, "platform.tray_index": "0", "platform.host_id": "1"}
+    row = {"pci.bus_id": "00000000:0C:00.0", **place}
+    found = readings(rows_as_records([row]), metrics_of_columns(row))
+    for metric, cell in zip(("gpu_chassis_slot", "gpu_tray_index", "gpu_host_id"), place.values(), strict=True):
+        value = found[metric, ()]
+        assert value == cell if known else reason(value) is Reason.NOT_REPORTED
 
 
 @pytest.mark.parametrize(("cell", "state"), [("Yes", "reset_required"), ("No", None)])

@@ -14,8 +14,10 @@ from gpufleet.model.view import ViewKind
 
 CHASSIS_SERIAL, FABRIC_GUID = "gpu_chassis_serial", "gpu_fabric_guid"
 
-RACK_PLACE = ("gpu_chassis_slot", "gpu_tray_index", "gpu_host_id")
-"""Place of the GPU in a chassis; without a chassis the driver returns 0, 0 and 1."""
+RACK_DEFAULTS = {"gpu_chassis_slot": "0", "gpu_tray_index": "0", "gpu_host_id": "1"}
+"""Place of the GPU in a chassis, and what the driver returns without a chassis."""
+
+RACK_PLACE = tuple(RACK_DEFAULTS)
 
 ECC_COUNTS = frozenset(
     name
@@ -61,13 +63,16 @@ PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_prote
 def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace the driver's defaults for a board that is not in a rack by `not_supported`.
 
-    The place counts only with the serial number of a chassis. A serial number or GUID that is empty or zero is none.
+    The place counts only with the serial number of a chassis. A serial number or GUID that is empty or zero is none. If
+    the source does not report the serial number at all, a place that differs from the defaults counts.
     """
     for name in (CHASSIS_SERIAL, FABRIC_GUID):
         value = values.get(name)
         if value is not None and _is_none(value):
             values[name] = Absent(Reason.NOT_SUPPORTED, value.detail if isinstance(value, Absent) else name)
     serial = values.get(CHASSIS_SERIAL)
+    if serial is None and all(values.get(name, default) == default for name, default in RACK_DEFAULTS.items()):
+        serial = Absent(Reason.NOT_REPORTED, CHASSIS_SERIAL)
     if not isinstance(serial, Absent):
         return
     for name in RACK_PLACE:

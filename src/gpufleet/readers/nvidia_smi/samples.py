@@ -120,7 +120,7 @@ def with_processes(gpus: Iterable[Gpu], apps: Sequence[dict[str, str]]) -> list[
 
 def modes_by_key(gpus: Iterable[Gpu], before: Mapping[str, GpuModes]) -> dict[str, GpuModes]:
     """Return modes by view key; `before` has the previous modes, for outputs that do not show them."""
-    return {gpu.view.key: modes_of(gpu.record, before.get(gpu.view.key, GpuModes())) for gpu in gpus}
+    return {gpu.view.key: modes_of(gpu.record, before.get(gpu.view.key)) for gpu in gpus}
 
 
 def _sample(

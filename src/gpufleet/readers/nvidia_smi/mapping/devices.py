@@ -1,7 +1,7 @@
 """Conversion of a device's texts to its readings."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -9,6 +9,7 @@ from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.fleet.board import (
+    ECC_COUNTS,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
@@ -55,6 +56,8 @@ from gpufleet.readers.nvidia_smi.mapping.tables import (
 )
 from gpufleet.readers.nvidia_smi.mapping.values import is_active, read_text, sum_counts
 
+_Mode = TypeVar("_Mode", bool, bool | None)
+
 MetricValues = dict[str, Value | Absent]
 Processes = tuple[dict[str, str], ...] | None
 Readings = tuple[MetricValues, tuple[DimValue, ...]]
@@ -64,12 +67,17 @@ _COMPUTE = ("c", "c+g", "m+c")
 
 
 class GpuModes(NamedTuple):
-    """Modes of a GPU (MIG, vGPU guest, vGPU host, ECC): they determine its metrics, and the meaning of `N/A` and 0."""
+    """Modes of a GPU: they determine its metrics, and the meaning of `N/A` and 0.
+
+    Attributes:
+        mig, guest, host: whether it is divided into MIG devices, is a vGPU guest, is a vGPU host.
+        ecc: whether it counts memory errors; None if no output shows it.
+    """
 
     mig: bool = False
     guest: bool = False
     host: bool = False
-    ecc: bool = True
+    ecc: bool | None = True
 
     def has(self, role: GpuRole | None) -> bool:
         """Return whether the GPU has metrics of this role."""
@@ -111,8 +119,12 @@ def metrics_of_log(log: Log) -> RequestedMetrics:
     return RequestedMetrics(frozenset({VGPU_INSTANCES})) if paths <= set(PATHS[VGPU_INSTANCES]) else ALL_METRICS
 
 
-def modes_of(record: DeviceRecord, before: GpuModes = GpuModes()) -> GpuModes:  # noqa: B008 - a tuple
-    """Return the modes of a device; a mode that is not printed keeps its previous value."""
+def modes_of(record: DeviceRecord, before: GpuModes | None = None) -> GpuModes:
+    """Return the modes of a device; a mode that is not printed keeps its previous value.
+
+    CSV has ECC counts of 0 for boards without ECC. If no output showed the mode, a count above zero proves ECC.
+    """
+    before = before or GpuModes(ecc=None)
     mig = record.fields.get("mig.mode.current") or _first_text(record.leaves, PATHS["gpu_mig_mode"])
     virtual = _first_text(record.leaves, PATHS["gpu_virtualization_mode"])
     ecc = record.fields.get(ECC_QUERY) or _first_text(record.leaves, PATHS["gpu_ecc_mode"])
@@ -120,7 +132,7 @@ def modes_of(record: DeviceRecord, before: GpuModes = GpuModes()) -> GpuModes:  
         mig=_is_enabled(mig, before.mig),
         guest=before.guest if virtual is None else virtual.strip().upper() == "VGPU",
         host=bool(record.vgpus) or (before.host if virtual is None else virtual.strip().upper() == "HOST VGPU"),
-        ecc=_is_enabled(ecc, before.ecc),
+        ecc=_is_enabled(ecc, True if before.ecc is None and _has_errors(record) else before.ecc),
     )
 
 
@@ -139,7 +151,7 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
     for name in _tables(lane, requested):
         metric = CATALOGUE[name]
         table = [(labels, _in_mode(metric, value, modes)) for labels, value in _table(metric, record, requested)]
-        if not modes.ecc and all(_is_unsupported(value) for _, value in table):
+        if modes.ecc is False and all(_is_unsupported(value) for _, value in table):
             table = [(absence_labels(name), table[0][1])]
         dims += [DimValue(name, labels, value) for labels, value in table]
     drop_rack_defaults(values)
@@ -190,9 +202,9 @@ def map_mig(record: DeviceRecord, parent: DeviceRecord, lane: Lane, listed: List
 
 def map_mig_dims(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> tuple[DimValue, ...]:
     """Return a MIG device's readings with dimensions of one lane; without ECC it counts no errors."""
-    has_ecc = modes_of(parent).ecc
+    ecc = modes_of(parent).ecc
     return tuple(
-        msgspec.structs.replace(dim, value=ecc_absence(dim.metric, dim.value, has_ecc=has_ecc, where=ECC_QUERY))
+        msgspec.structs.replace(dim, value=_in_ecc_mode(dim.metric, dim.value, ecc))
         for dim in map_mig_table(lane, record)
     )
 
@@ -322,7 +334,7 @@ def _in_mode(metric: Metric, value: Value | Absent, modes: GpuModes) -> Value | 
     """
     if modes.mig and _can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
         return Absent(Reason.NOT_IN_MIG_MODE)
-    value = ecc_absence(metric.name, value, has_ecc=modes.ecc, where=ECC_QUERY)
+    value = _in_ecc_mode(metric.name, value, modes.ecc)
     unsupported = _is_unsupported(value)
     if unsupported and modes.mig and metric.name in HIDDEN_BY_MIG:
         return Absent(Reason.NOT_IN_MIG_MODE)
@@ -332,11 +344,25 @@ def _in_mode(metric: Metric, value: Value | Absent, modes: GpuModes) -> Value | 
     return value
 
 
+def _in_ecc_mode(metric: str, value: Value | Absent, ecc: bool | None) -> Value | Absent:
+    """Return a reading as it counts in the ECC mode; without a known mode, a count is no value."""
+    if ecc is None and metric in ECC_COUNTS and not isinstance(value, Absent):
+        return Absent(Reason.NOT_REPORTED, ECC_QUERY)
+    return ecc_absence(metric, value, has_ecc=ecc is not False, where=ECC_QUERY)
+
+
 def _is_unsupported(value: Value | Absent) -> bool:
     return isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
 
 
-def _is_enabled(text: str | None, before: bool) -> bool:
+def _has_errors(record: DeviceRecord) -> bool:
+    """Return whether a device has a count of ECC errors above zero."""
+    counts = [text for name, text in record.fields.items() if name.startswith("ecc.errors.")]
+    counts += [text for path, text in record.leaves.items() if path.startswith("ecc_errors/")]
+    return any(text.strip().isdecimal() and text.strip("0 ") for text in counts)
+
+
+def _is_enabled(text: str | None, before: _Mode) -> bool | _Mode:
     """Return whether a printed mode is enabled; a mode that is not printed or cannot be read does not change."""
     if text is None or token(text) not in (None, Reason.NOT_SUPPORTED):
         return before
