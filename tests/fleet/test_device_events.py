@@ -75,6 +75,14 @@ def test_absent_state_is_no_change() -> None:
     assert kinds(states, "ok") == ["gpu_recovered"]
 
 
+def test_state_in_another_sample_of_the_pass_counts() -> None:
+    states = DeviceStates("x")
+    part = Sample(view=GPU, reader="x", lane=Lane.FAST, measured_at=1, values={"gpu_power_watts": 1.0})
+    assert kinds(states, "lost") == ["gpu_lost"]
+    assert states.change_by_samples([part, sample(GPU, "lost"), part]) == []
+    assert [event.kind for event in states.change_by_samples([part, part])] == ["gpu_recovered"]
+
+
 def test_event_has_device_time_and_source() -> None:
     (event,) = DeviceStates("x").change_by_samples([sample(GPU, "lost", 7), sample(MIG, "lost"), sample(None, "lost")])
     assert (event.view, event.at, event.attributes) == (GPU, 7, {"sources": "x"})

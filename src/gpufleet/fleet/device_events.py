@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 
-from gpufleet.model.device_state import ERROR, HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.device_state import ERROR, HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE, state_of
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import Sample
 from gpufleet.model.view import View, ViewKind
+
+_STATE = CATALOGUE["gpu_state"]
 
 MAX_DEVICES = 4096
 """Maximum number of failed devices of one source; the earliest is dropped, as if it had never failed."""
@@ -76,10 +79,22 @@ class DeviceStates:
         return other
 
     def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
-        """Record the states in the samples of one pass; return the resulting events. An absent state is skipped."""
+        """Record the states in the samples of one pass; return the resulting events. An absent state is skipped.
+
+        A source that reports failures only, such as an exporter with nvidia-smi's cells, reports no state of a GPU that
+        works. Its readings then prove the recovery of a failed GPU.
+        """
         events: list[Event] = []
+        samples = list(samples)
+        stated = {one.view.key for one in samples if one.view is not None and _STATE.name in one.values}
         for sample in samples:
-            state = sample.values.get("gpu_state")
+            state = sample.values.get(_STATE.name)
+            if (
+                sample.view is not None
+                and sample.view.key not in stated
+                and self._is_recovered(sample.view.key, sample)
+            ):
+                state = OK
             if sample.view is not None and sample.view.kind is ViewKind.GPU and isinstance(state, str):
                 events += self.change(sample.view, state, sample.measured_at)
         return events
@@ -87,6 +102,10 @@ class DeviceStates:
     def state_of(self, view: View) -> str:
         """Return the last state of a device, `ok` by default."""
         return self._states.get(view.key, OK)
+
+    def _is_recovered(self, key: str, sample: Sample) -> bool:
+        """Return whether a device has failed, and its readings prove that it works."""
+        return key in self._failed and sample.lane is _STATE.lane and state_of(sample.values, sample.dims) == OK
 
     def _record(self, key: str, state: str) -> None:
         self._states.pop(key, None)

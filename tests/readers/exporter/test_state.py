@@ -62,3 +62,12 @@ def test_placeholder_in_a_label_is_evidence(text: str, state: str, kind: str) ->
     (done,) = passes(THEIRS.replace("[GPU is lost]", text))
     assert states(done) == [state]
     assert [event.kind for event in done.events] == [kind]
+
+
+def test_lost_gpu_of_a_page_without_states_recovers_by_its_core_readings() -> None:
+    info = 'nvidia_smi_gpu_info{uuid="1",name="H200",serial="7"} 1\n'
+    no_proof = info + 'nvidia_smi_pstate{uuid="1"} 0\n'
+    works = no_proof + 'nvidia_smi_temperature_gpu{uuid="1"} 40\n'
+    found = passes(works, THEIRS, no_proof, works, works, THEIRS)
+    kinds = [[event.kind for event in done.events] for done in found]
+    assert kinds == [[], ["gpu_lost"], [], ["gpu_recovered"], [], ["gpu_lost"]]
