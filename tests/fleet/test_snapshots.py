@@ -69,15 +69,22 @@ def test_state_is_the_worst_that_readings_prove(readings: dict[str, Reading], st
     assert (found.value, found.reader) == state
 
 
-def test_document_with_failed_readings_only_is_not_ok() -> None:
-    failed = absent(Reason.TIMEOUT)
-    readings = {"gpu_power_watts": failed, "gpu_temperature_celsius": failed, "gpu_serial": failed}
-    assert judged(gpu(gpu_state=value("ok"), **readings))["gpu_state"].value == "unreadable"
+@pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED])
+@pytest.mark.parametrize("serial", [value("1"), absent(Reason.DRIVER_ERROR)])
+def test_document_without_a_core_value_is_not_ok(reason: Reason, serial: Reading) -> None:
+    failed = absent(reason)
+    readings = {"gpu_power_watts": failed, "gpu_temperature_celsius": failed, "gpu_serial": serial}
+    state = "error" if reason is Reason.TIMEOUT and serial.value else "unreadable"
+    assert judged(gpu(gpu_state=value("ok"), **readings))["gpu_state"].value == state
 
 
 def test_second_reader_without_core_readings_is_no_evidence() -> None:
     failed = absent(Reason.TIMEOUT, "dcgm")
     assert judged(gpu(**OK, gpu_sm_activity_ratio=failed))["gpu_state"].value == "ok"
+
+
+def test_stale_document_is_no_evidence_of_an_unreadable_gpu() -> None:
+    assert judged(gpu(gpu_state=value("ok"), gpu_power_watts=absent(Reason.STALE)))["gpu_state"].value == "ok"
 
 
 def test_loss_without_a_state_is_a_state() -> None:

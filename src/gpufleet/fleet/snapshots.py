@@ -14,11 +14,11 @@ from gpufleet.fleet.readings import LANE_SECONDS, STATE, StateReport, deciding_s
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import (
+    CORE_READINGS,
     ERROR,
     LOST,
     RESET_REQUIRED,
     UNREADABLE,
-    is_core_error,
     is_failure,
     state_of,
     state_with_instances,
@@ -124,8 +124,7 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
 def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenState]:
     """Yield the failures that the readings of each reader prove.
 
-    A reader without any value proves `unreadable` only by a core reading that failed. The core readings of a merged
-    document can be those of another reader.
+    All readers together prove `unreadable`: a reader of a merged document can have the core readings for another one.
     """
     failed: dict[str, list[Reading | DimReading]] = {}
     for one in (device, *instances):
@@ -135,20 +134,22 @@ def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenSt
                 failed.setdefault(reading.reader, []).append(reading)
     for reader, of_reader in failed.items():
         of_instances = [_of_reader(one, reader) for one in instances]
-        values, dims = _of_reader(device, reader)
-        state = state_with_instances(state_of(values, dims), of_instances)
-        is_unreadable = state == UNREADABLE and any(is_core_error(name, value) for name, value in values.items())
-        if isinstance(state, str) and (state in _FAILED or is_unreadable):
+        state = state_with_instances(state_of(*_of_reader(device, reader)), of_instances)
+        if isinstance(state, str) and state in _FAILED:
             yield _ProvenState(state, max(of_reader, key=_measured_at))
+    core = [one for name, one in device.readings.items() if name in CORE_READINGS and one.scope is Scope.OWN]
+    if core and state_of(*_of_reader(device)) == UNREADABLE:
+        yield _ProvenState(UNREADABLE, max(core, key=_measured_at))
 
 
-def _of_reader(device: Device, reader: str) -> tuple[dict[str, Value | Absent], Iterable[DimValue]]:
-    values = {
-        name: _value(one)
-        for name, one in device.readings.items()
-        if one.reader == reader and one.scope is Scope.OWN and name != STATE
-    }
-    return values, [_dim_value(one) for one in device.dimensions if one.reader == reader and one.scope is Scope.OWN]
+def _of_reader(device: Device, reader: str | None = None) -> tuple[dict[str, Value | Absent], Iterable[DimValue]]:
+    """Return the device's own readings by a reader, or by all readers; without the state."""
+    found = {name: one for name, one in device.readings.items() if one.scope is Scope.OWN and name != STATE}
+    dims = [one for one in device.dimensions if one.scope is Scope.OWN]
+    return (
+        {name: _value(one) for name, one in found.items() if reader in (None, one.reader)},
+        [_dim_value(one) for one in dims if reader in (None, one.reader)],
+    )
 
 
 def _dim_value(reading: DimReading) -> DimValue:
