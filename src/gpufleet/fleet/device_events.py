@@ -13,14 +13,15 @@ _STATE = CATALOGUE["gpu_state"]
 MAX_DEVICES = 4096
 """Maximum number of failed devices of one source; the earliest is dropped, as if it had never failed."""
 
-_FAILURES = {
+FAILURE_OF_STATE = {
     LOST: EventKind.GPU_LOST,
     RESET_REQUIRED: EventKind.GPU_RESET_REQUIRED,
     UNREADABLE: EventKind.GPU_FAILED,
     ERROR: EventKind.GPU_FAILED,
 }
+"""State to the kind of the event that begins the failure."""
 
-FAILURES = frozenset(_FAILURES.values())
+FAILURES = frozenset(FAILURE_OF_STATE.values())
 """Kinds of events that begin a failure. `gpu_recovered` ends it."""
 
 
@@ -58,7 +59,7 @@ class DeviceStates:
         kinds = []
         if before != state and HUNG in (before, state):
             kinds.append(EventKind.HANG_STARTED if state == HUNG else EventKind.HANG_ENDED)
-        kind = _FAILURES.get(state)
+        kind = FAILURE_OF_STATE.get(state)
         if kind is not None and kind is not failed and (kind is not EventKind.GPU_FAILED or failed is None):
             self._failed[key] = kind
             kinds.append(kind)

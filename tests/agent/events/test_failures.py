@@ -63,6 +63,17 @@ def test_recovery_does_not_wait_for_a_reader_that_stopped() -> None:
     assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
 
 
+def test_reader_that_returns_with_its_loss_is_an_event() -> None:
+    machine = Failing()
+    assert machine.read(10, dcgm="lost", nvml="lost") == [("gpu_lost", "dcgm,nvml")]
+    for _ in range(3):
+        assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+    assert machine.read(10, dcgm="lost", nvml="ok") == [("gpu_lost", "dcgm")]
+    assert machine.read(10, dcgm="lost", nvml="ok") == []
+    assert machine.read(10, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm")]
+
+
 def test_loss_after_that_of_a_reader_that_stopped_is_an_event() -> None:
     machine = Failing()
     assert machine.read(10, dcgm="lost", nvml="ok") == [("gpu_lost", "dcgm")]

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpufleet.fleet.device_events import FAILURES
+from gpufleet.fleet.device_events import FAILURE_OF_STATE, FAILURES
 from gpufleet.model.event import Event, EventKind
+from gpufleet.model.view import View
 
 
 class DeviceFailures:
@@ -54,6 +55,25 @@ class DeviceFailures:
             self._recovered[key] = held
             return []
         return self._complete(key, held)
+
+    def resume(self, view: View, state: str, at: int, source: str) -> Event | None:
+        """Return the event of a failure that a reader still observes after the device's recovery, or None.
+
+        The recovery was complete without the reader, whose last state was too old to count. For the reader itself, the
+        failure is not a new one.
+
+        Args:
+            view: the device.
+            state: as the reader measured it.
+            at: time of the pass in nanoseconds since 1970.
+            source: name of the reader.
+        """
+        kind = FAILURE_OF_STATE.get(state)
+        if kind is None or view.key in self._failed:
+            return None
+        self._failed[view.key] = kind
+        self._failing.setdefault(view.key, set()).add(source)
+        return Event(view=view, kind=kind, at=at, attributes={"sources": source})
 
     def expire(self, is_failed: Callable[[str], bool | None]) -> list[Event]:
         """Return the events of recoveries whose remaining failures do not count.

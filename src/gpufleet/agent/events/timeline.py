@@ -177,6 +177,8 @@ class Timeline:
             self._group(event, now, is_failed)
         for event in self._failures.expire(is_failed):
             self._groups.take(event, now)
+        for sample in done.samples:
+            self._resume(sample, state, now)
         if not done.events:
             return outcome
         return msgspec.structs.replace(outcome, round=msgspec.structs.replace(done, events=()))
@@ -235,6 +237,15 @@ class Timeline:
                 self._groups.take(recovery, now)
             return
         self._groups.take(event, now, is_repeated=is_failure(event) and self._failures.is_repeated(event, is_failed))
+
+    def _resume(self, sample: Sample, state: AgentState, now: float) -> None:
+        """Add the event of a failure that a sample shows, if no known failure of the device has one."""
+        shown, view = sample.values.get(STATE), _resolve(sample.view, state)
+        if sample.provenance is Provenance.IMPORTED or view is None or not isinstance(shown, str):
+            return
+        event = self._failures.resume(view, shown, sample.measured_at, sample.reader)
+        if event is not None:
+            self._groups.take(event, now)
 
     def _is_known(self, event: Event) -> bool:
         """Return whether the event is a known kernel log record: each start reads the log from the beginning."""
