@@ -184,6 +184,8 @@ def put_known(case: Any, data: st.DataObject) -> None:
     if case.operation.label in ACKNOWLEDGEMENTS_AND_SILENCES and data.draw(st.booleans()):
         more = {"rule": "gpu.frozen"} if "silences" in case.operation.label else {}
         case.body = {"duration": data.draw(st.sampled_from(["1h", "90d", "91d"])), "note": "x", **more}
+        if case.path_parameters:  # else few requests have a valid body and an open finding
+            case.path_parameters = {"finding_id": data.draw(st.sampled_from(KNOWN["finding_id"]))}
     if case.operation.label == "PUT /v1/allocations/{allocation_id}" and data.draw(st.booleans()):
         id_, case.body = data.draw(st.sampled_from(list(ALLOCATIONS.items())))
         case.path_parameters, case.query = {"allocation_id": id_}, {}

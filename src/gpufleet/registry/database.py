@@ -6,10 +6,11 @@ NULL.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
@@ -17,6 +18,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from gpufleet.model.errors import RegistryError
 from gpufleet.registry import migrations
 from gpufleet.registry.tables import VERSION
+
+T = TypeVar("T")
 
 _BUSY_MILLISECONDS = 10_000
 
@@ -174,6 +177,21 @@ def read_rows(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[Any,
     result = connection.execution_options(yield_per=_ROWS_PER_FETCH).execute(sa.select(table))
     for rows in result.partitions():
         yield from map(tuple, rows)
+
+
+def record_decoder(table: sa.Table, type_: type[T]) -> Callable[[bytes], T]:
+    """Return a function that decodes the records of a table. It raises RegistryError for a damaged record."""
+    decode = msgspec.msgpack.Decoder(type_).decode
+
+    def decode_record(content: bytes) -> T:
+        try:
+            return decode(content)
+        except (msgspec.DecodeError, TypeError) as error:
+            raise RegistryError(
+                f"table {table.name}: a record is damaged ({error}): restore the registry from a backup"
+            ) from error
+
+    return decode_record
 
 
 def upsert(connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:

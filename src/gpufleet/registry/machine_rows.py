@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from gpufleet.fleet.identity import EVIDENCE, KnownMachine
 from gpufleet.model.machine import Machine
 from gpufleet.registry import tables
-from gpufleet.registry.database import Row, execute_rows, read_rows, upsert
+from gpufleet.registry.database import Row, execute_rows, read_rows, record_decoder, upsert
 
 _COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
 
@@ -76,7 +76,7 @@ class MachineRow(msgspec.Struct):
 
 def load_machines(connection: sa.Connection) -> Iterator[MachineRow]:
     """Yield every saved machine."""
-    decode = msgspec.msgpack.Decoder(KnownMachine).decode
+    decode = record_decoder(tables.MACHINES, KnownMachine)
     for _, cluster, sender, saved, first_seen, last_seen, retired_at in read_rows(connection, tables.MACHINES):
         known = decode(saved)
         if last_seen > known.last_seen:

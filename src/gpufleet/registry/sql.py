@@ -28,7 +28,7 @@ from gpufleet.model.stored.ledger import (
     SequenceState,
 )
 from gpufleet.registry import allocations, clusters, migrations, tables
-from gpufleet.registry.database import Database, read_rows, upsert
+from gpufleet.registry.database import Database, read_rows, record_decoder, upsert
 from gpufleet.registry.machines import MAX_MACHINES_PER_CLUSTER, MachineCache
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -265,7 +265,7 @@ class SqlRegistry:
 
     def sequences(self) -> dict[SequenceKey, SequenceState]:
         """Return the flushed sequence numbers of every sender epoch."""
-        decode = msgspec.msgpack.Decoder(SequenceState).decode
+        decode = record_decoder(tables.SEQUENCES, SequenceState)
         with self._database.reading() as connection:
             return {
                 SequenceKey(cluster, sender, epoch): decode(state)
@@ -274,7 +274,7 @@ class SqlRegistry:
 
     def senders(self) -> tuple[SenderState, ...]:
         """Return the newest report of every sender."""
-        decode = msgspec.msgpack.Decoder(NewestReport).decode
+        decode = record_decoder(tables.SENDERS, NewestReport)
         with self._database.reading() as connection:
             return tuple(
                 SenderState(cluster=cluster, sender=sender, newest_report=decode(newest))
