@@ -120,7 +120,7 @@ def event(second: int, kind: str = "xid", code: int = 79, device: int | None = 0
 def put(store: ClickHouseStore | MemoryStore, cluster: str, machine: str, *events: Event) -> None:
     number = next(_numbers)
     part = MachinePart(machine=0, events=list(events))
-    store.write([accept(cluster, machine, part=part, seq=number)], f"counted-{number}")
+    store.write([accept(cluster, machine, part=part, seq=number)], f"{cluster}-{number}")
 
 
 def test_events_are_counted_by_view_kind_and_code(store: ClickHouseStore, cluster: str) -> None:
