@@ -156,15 +156,24 @@ def log_attributes(receiver: Receiver) -> list[dict[str, Any]]:
     return [one for one in records if "k8s.pod.name" in one]
 
 
+def series_of(receiver: Receiver) -> list[dict[str, str]]:
+    """Return the labels of the received series."""
+    return [labels for got in receiver.taken if got.path == "/write" for labels in labels_of(got.body)]
+
+
+def has_hostile_pod(labels: dict[str, str]) -> bool:
+    return labels.get("pod", "").startswith("=HYPERLINK")
+
+
 def check_pushed(receiver: Receiver) -> None:
-    """Check the texts of the newest metrics, and of all events, that the agent has pushed."""
-    bodies = {path: [got.body for got in receiver.taken if got.path == path][-2:] for path in ("/v1/metrics", "/write")}
-    points = [point for body in bodies["/v1/metrics"] for point in points_of(body)]
+    """Check the texts of the newest metrics, and of all events and series, that the agent has pushed."""
+    bodies = [got.body for got in receiver.taken if got.path == "/v1/metrics"][-2:]
+    points = [point for body in bodies for point in points_of(body)]
     assert [point for point in points if "k8s.pod.name" in point.attributes]
     check(str(text) for point in points for text in point.attributes.values())
     check(str(text) for one in log_attributes(receiver) for text in one.values())
-    series = [labels for body in bodies["/write"] for labels in labels_of(body)]
-    assert [labels for labels in series if labels.get("pod", "").startswith("=HYPERLINK")]
+    series = series_of(receiver)
+    assert any(map(has_hostile_pod, series))
     check(text for labels in series for text in labels.values())
 
 
@@ -196,6 +205,7 @@ async def test_hostile_names_are_bounded_and_printable_on_every_surface(site: Si
                 report_xids(site, log)
                 wait_until(lambda: count_held(site.hub("/v1/gpus")["items"]) == len(NAMES), what="the pods on the hub")
                 wait_until(lambda: len(log_attributes(receiver)) >= len(NAMES), what="the events of the GPUs")
+                wait_until(lambda: any(map(has_hostile_pod, series_of(receiver))), what="the series of the pods")
                 check_agent(site, uuids[0])
                 check_hub(site)
                 check_pushed(receiver)
