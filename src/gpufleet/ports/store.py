@@ -330,7 +330,7 @@ class StoreAdmin(Protocol):
         ...
 
     def load_counts(self) -> None:
-        """Load the counts of GPUs only, a quarter of the time of `load`: the overview of the fleet needs only these."""
+        """Load the counts of GPUs only: the overview of the fleet needs nothing else of `load`."""
         ...
 
     def schema_version(self) -> int:

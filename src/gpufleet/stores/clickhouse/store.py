@@ -1,7 +1,6 @@
 """Implementation of `ports.Store` over the ClickHouse dialect, embedded or on a server."""
 
 import contextlib
-import importlib
 import logging
 import threading
 import time
@@ -268,11 +267,10 @@ class ClickHouseStore(StoreQueries):
             return
         received_at = np.asarray(rows["received_at"])
         at_once = (received_at < snapshot.horizon) | self._newest.omits(dictionary_of(rows["cluster"]))
-        if at_once.any():
-            pa = importlib.import_module("pyarrow")
-            table = arrow_table(LATEST, {**rows, **value_columns(written.newest)}).filter(pa.array(at_once))
-            self._insert(LATEST.name, table, token_hex(16), is_retry=False)
         snapshot.note(int(received_at.max()))
+        if at_once.any():
+            table = arrow_table(LATEST, {**rows, **value_columns(written.newest)}).filter(at_once)
+            self._insert(LATEST.name, table, token_hex(16), is_retry=False)
         if snapshot.is_due:
             if snapshot.goal is None:
                 snapshot.begin()
@@ -288,9 +286,10 @@ class ClickHouseStore(StoreQueries):
     def _write_part(self, snapshot: LatestSnapshot) -> None:
         """Write up to `PART_ROWS` rows of a pass, or finish it."""
         assert snapshot.goal is not None
-        if self._newest.has_lost_rows:  # `samples` has them
-            recover_latest(self._handles.writer, snapshot.position)
-            self._newest.has_lost_rows = False
+        if (losses := self._newest.losses) > snapshot.recovered_losses:  # `samples` has the rows
+            with translate_errors(f"{self._dsn.shown}: recovery of {LATEST.name}"):
+                recover_latest(self._handles.writer, snapshot.position)
+            snapshot.recovered_losses = losses
         rows = self._newest.copy_unsaved(snapshot.place, PART_ROWS)
         if rows is None:
             self._write_position(snapshot.goal)
@@ -575,7 +574,7 @@ class ClickHouseStore(StoreQueries):
                 self._write_newest()
                 self._incomplete_counts = counts
             with translate_errors(f"{self._dsn.shown}: load of GPU counts"):
-                load_gpu_counts(self._handles.long_running, counts)
+                load_gpu_counts(self._handles.reader, counts)
             with self._writing:
                 if self._incomplete_counts is counts:  # not dropped meanwhile
                     self._counts, self._incomplete_counts = counts, None
@@ -590,7 +589,7 @@ class ClickHouseStore(StoreQueries):
                 self._write_newest()
                 numbers, content = self._loaded_numbers(), self._newest.content
             with translate_errors(f"{self._dsn.shown}: load of newest samples"):
-                for page in fetch_newest_pages(self._handles.long_running):
+                for page in fetch_newest_pages(self._handles.reader):
                     of_subjects, (head, groups) = with_subjects(page, numbers.find(page[0]))
                     self._newest.add(of_subjects, head, groups, content)
             content.is_loaded = True  # it is no longer the present content if it was dropped meanwhile

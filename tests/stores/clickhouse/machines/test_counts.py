@@ -159,7 +159,7 @@ def test_write_during_a_load_is_counted_and_does_not_wait(
 ) -> None:
     write(embedded, accept(cluster, "m", [sample(VIEWS[1], has_value=True)], received_at=T0, reported_at=T0))
     embedded._drop_memory()  # as after a start
-    handle = embedded._handles.long_running
+    handle = embedded._handles.reader
     query = handle.query_arrow
 
     def query_and_write(*arguments: object, **options: object) -> object:
@@ -180,7 +180,7 @@ def test_query_during_a_load_by_another_thread_is_answered_as_starting(
     write(embedded, accept(cluster, "m", [sample(VIEWS[1], has_value=True)], received_at=T0, reported_at=T0))
     embedded._drop_memory()  # as after a start
     monkeypatch.setattr(store_module, "LOAD_WAIT_SECONDS", 0)
-    handle = embedded._handles.long_running
+    handle = embedded._handles.reader
     query = handle.query
     found: list[object] = []
 

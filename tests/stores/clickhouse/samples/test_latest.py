@@ -1,6 +1,7 @@
 """`latest` returns the newest sample of each view, reader and lane, unchanged, after writes in any order."""
 
 import itertools
+from time import time_ns
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage
+from gpufleet.model.errors import StoreError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.stored.samples import AcceptedBatch
@@ -15,8 +17,10 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.samples import snapshot
 from gpufleet.stores.clickhouse.samples.snapshot import recover_latest
 from gpufleet.stores.clickhouse.schema.tables import LATEST
+from tests.support.accepted import accept
 from tests.support.latest import write_newest_rows
 from tests.support.metric_values import TEXT, value_of
 from tests.support.profiles import examples
@@ -113,6 +117,22 @@ def test_latest_is_the_newest_sample_unchanged(
     store._handles.writer.command(delete, parameters={"cluster": cluster})
     recover_latest(store._handles.writer, received_at)
     assert rows_of_latest(store, cluster) == written
+
+
+def test_failed_recovery_is_an_error_of_the_store(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are recovered later."""
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+    sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": 1.0})
+    at = time_ns()  # rows of other tests are older
+    embedded.write([accept(cluster, "m", [sample], received_at=at, reported_at=at)], cluster)
+    embedded._drop_memory()
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "RECOVERY", "INSERT INTO no_table SELECT 1")
+        with pytest.raises(StoreError):
+            embedded.known_gpus()
+    assert len(rows_of_latest(embedded, cluster)) == 1
 
 
 def rows_of_latest(store: ClickHouseStore, cluster: str) -> dict[tuple[object, ...], list[tuple[int, object]]]:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gpufleet.model.catalogue import CATALOGUE, Storage, ValueType
 from gpufleet.stores.clickhouse.samples.cluster_samples import COPIED
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
-from gpufleet.stores.clickhouse.samples.newest import NewestContent, NewestSamples
+from gpufleet.stores.clickhouse.samples.newest import START, NewestContent, NewestSamples
 from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup, value_of
-from gpufleet.stores.clickhouse.schema.columns import Columns, IndexedColumn, NumericArray
+from gpufleet.stores.clickhouse.schema.columns import Columns, IndexedColumn, NumericArray, dictionary_of
 
 POWER, MEMORY, STATE = (
     CATALOGUE[name] for name in ("gpu_power_watts", "gpu_memory_used_bytes", "gpu_performance_state")
@@ -98,9 +98,11 @@ def number_of(row: Row) -> int:
     return 1 + place + 70_000 * (2 * "ab".index(cluster) + "mn".index(machine))
 
 
-def add_rows(memory: NewestSamples, rows: Sequence[Row], to: NewestContent | None = None) -> list[Row]:
+def add_rows(
+    memory: NewestSamples, rows: Sequence[Row], to: NewestContent | None = None, *, is_unsaved: bool = False
+) -> list[Row]:
     ordered, head, groups = columns_of(rows)
-    memory.add(np.array([number_of(row) for row in ordered], np.int64), head, groups, to)
+    memory.add(np.array([number_of(row) for row in ordered], np.int64), head, groups, to, is_unsaved=is_unsaved)
     return ordered
 
 
@@ -198,6 +200,21 @@ def test_rows_of_dropped_content_are_left_out() -> None:
     add_rows(memory, [row("m", 1, 100)], content)
     content.is_loaded = memory.content.is_loaded = True
     assert memory.read("a", ["m"]) == []
+
+
+def test_rows_added_after_a_drop_are_unsaved_although_earlier_rows_are_saved() -> None:
+    """Another subject has the place of the one that was copied."""
+    memory = NewestSamples()
+    add_rows(memory, [row("m", 1, 100)], is_unsaved=True)
+    copied = memory.copy_unsaved(START, 10)
+    assert copied is not None
+    memory.drop()
+    add_rows(memory, [row("n", 1, 100)], is_unsaved=True)
+    memory.mark_saved(copied)
+    unsaved = memory.copy_unsaved(START, 10)
+    assert unsaved is not None
+    assert dictionary_of(unsaved.columns["machine"]).texts == ["n"]
+    assert memory.losses == 1
 
 
 def test_failed_addition_drops_the_content() -> None:

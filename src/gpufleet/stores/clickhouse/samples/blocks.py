@@ -39,40 +39,33 @@ StoredColumn = tuple[Metric, NumericArray | list[Any]]
 
 def value_columns(groups: Iterable[ValueGroup]) -> Columns:
     """Return the value columns of `latest`: the numbers of each row with the catalogue numbers of their metrics."""
-    rows = _ValueRows()
+    lists = {name: NumericLists() for name in ("int_ids", "int_values", "float_ids", "float_values")}
     for group in groups:
         stored = [(BY_ID[id_], cells) for id_, cells in zip(group.metrics, group.columns, strict=True)]
-        rows.add("int", "q", [one for one in stored if one[0].type is not ValueType.FLOAT], group.count)
-        rows.add("float", "d", [one for one in stored if one[0].type is ValueType.FLOAT], group.count)
-    return rows.columns
+        for kind, code, is_float in (("int", "q", False), ("float", "d", True)):
+            columns = [one for one in stored if (one[0].type is ValueType.FLOAT) == is_float]
+            _add_lists(lists[f"{kind}_ids"], lists[f"{kind}_values"], code, columns, group.count)
+    return dict(lists)
 
 
-class _ValueRows:
-    def __init__(self) -> None:
-        self._arrays = {name: NumericLists() for name in ("int_ids", "int_values", "float_ids", "float_values")}
-
-    @property
-    def columns(self) -> Columns:
-        return dict(self._arrays)
-
-    def add(self, kind: str, code: str, stored: Sequence[StoredColumn], rows: int) -> None:
-        ids, values = self._arrays[f"{kind}_ids"], self._arrays[f"{kind}_values"]
-        numbers = [metric.id for metric, _ in stored]
-        arrays = [_contiguous(code, cells) for _, cells in stored]
-        packed = [one for one in arrays if one is not None]
-        if len(packed) == len(stored):
-            counts = [len(stored)] * rows
-            ids.flat.add(np.tile(np.array(numbers, np.int64), rows))
-            values.flat.add(interleave(packed) if packed else np.empty(0))
-        else:
-            cells = [_cells(one) for _, one in stored]
-            flat = list(chain.from_iterable(zip(*cells, strict=True)))
-            present = [cell is not None for cell in flat]
-            counts = list(map(sum, zip(*[iter(present)] * len(stored), strict=True)))
-            ids.flat.add(list(compress(numbers * rows, present)))
-            values.flat.add(list(compress(flat, present)))
-        ids.counts.extend(counts)
-        values.counts.extend(counts)
+def _add_lists(ids: NumericLists, values: NumericLists, code: str, stored: Sequence[StoredColumn], rows: int) -> None:
+    """Add a list of metrics and one of numbers for each row; `code` is the array code of the numbers."""
+    numbers = [metric.id for metric, _ in stored]
+    arrays = [_contiguous(code, cells) for _, cells in stored]
+    packed = [one for one in arrays if one is not None]
+    if len(packed) == len(stored):
+        counts = [len(stored)] * rows
+        ids.flat.add(np.tile(np.array(numbers, np.int64), rows))
+        values.flat.add(interleave(packed) if packed else np.empty(0))
+    else:
+        cells = [_cells(one) for _, one in stored]
+        flat = list(chain.from_iterable(zip(*cells, strict=True)))
+        present = [cell is not None for cell in flat]
+        counts = list(map(sum, zip(*[iter(present)] * len(stored), strict=True)))
+        ids.flat.add(list(compress(numbers * rows, present)))
+        values.flat.add(list(compress(flat, present)))
+    ids.counts.extend(counts)
+    values.counts.extend(counts)
 
 
 def _contiguous(code: str, cells: NumericArray | list[Any]) -> NumericArray | None:

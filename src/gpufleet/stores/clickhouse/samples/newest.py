@@ -41,14 +41,14 @@ class NewestSamples:
     cluster that does not fit, there are no answers: the store has to be queried.
 
     Attributes:
-        has_lost_rows: whether rows were dropped that the table `latest` may lack.
+        losses: how many times rows were dropped that the table `latest` may lack.
     """
 
     def __init__(self, limit: int = SIZE_LIMIT) -> None:
         self._lock = threading.Lock()
         self._limit = limit
         self._content = NewestContent()
-        self.has_lost_rows = False
+        self.losses = 0
 
     @property
     def content(self) -> "NewestContent":
@@ -66,7 +66,7 @@ class NewestSamples:
             self._drop()
 
     def _drop(self) -> None:
-        self.has_lost_rows |= any(one.has_unsaved for one in self._content.clusters.values())
+        self.losses += any(one.has_unsaved for one in self._content.clusters.values())
         self._content = NewestContent()
 
     def add(
@@ -91,11 +91,11 @@ class NewestSamples:
             content = self._content if to is None else to
             try:
                 content.add(numbers, head, groups, is_unsaved=is_unsaved)
-                self.has_lost_rows |= content.bound(self._limit)
+                self.losses += content.bound(self._limit)
             except BaseException:  # some of the rows may be there
                 if content is self._content:
                     self._drop()
-                    self.has_lost_rows |= is_unsaved
+                    self.losses += is_unsaved
                 raise
 
     def copy_unsaved(self, place: NewestPlace, limit: int) -> "UnsavedRows | None":
@@ -104,16 +104,16 @@ class NewestSamples:
             for cluster in sorted(self._content.clusters):
                 if cluster < place[0]:
                     continue
-                copied = self._content.clusters[cluster].copy_unsaved(place[1] if cluster == place[0] else 0, limit)
+                samples = self._content.clusters[cluster]
+                copied = samples.copy_unsaved(place[1] if cluster == place[0] else 0, limit)
                 if copied is not None:
-                    return UnsavedRows(cluster, copied)
+                    return UnsavedRows(cluster, samples, copied)
         return None
 
     def mark_saved(self, rows: "UnsavedRows") -> None:
-        """Note that the table has rows, if none of them changed since they were copied."""
+        """Note that the table has rows. None of them may have been written since they were copied."""
         with self._lock:
-            if (samples := self._content.clusters.get(rows.cluster)) is not None:
-                samples.mark_saved(rows.copied.places)
+            rows.samples.mark_saved(rows.copied.places)
 
     def omits(self, clusters: DictionaryColumn) -> NumericArray:
         """Return for each row whether its cluster is left to the store."""
@@ -225,7 +225,7 @@ class NewestContent:
 
     def bound(self, limit: int) -> bool:
         """Omit the largest clusters above a size. Return whether the table `latest` can lack any of their rows."""
-        has_lost_rows = False
+        has_lost = False
         while self.clusters and self.size > limit:
             largest = max(self.clusters, key=lambda one: self.clusters[one].size)
             LOG.warning(
@@ -234,19 +234,17 @@ class NewestContent:
                 largest,
                 limit >> 20,
             )
-            has_lost_rows |= self.clusters.pop(largest).has_unsaved
+            has_lost |= self.clusters.pop(largest).has_unsaved
             self.omitted.add(largest)
-        return has_lost_rows
+        return has_lost
 
 
 class UnsavedRows(msgspec.Struct, frozen=True):
     """Rows of a cluster that the table `latest` can lack, copied from memory."""
 
     cluster: str
+    samples: ClusterSamples
     copied: UnsavedCopy
-
-    def __len__(self) -> int:
-        return len(self.copied.places)
 
     @property
     def end(self) -> NewestPlace:

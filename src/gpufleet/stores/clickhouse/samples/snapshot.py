@@ -42,12 +42,14 @@ class LatestSnapshot:
         position: nanoseconds since 1970; `latest` has every row that was received before it.
         place: place in memory from which the present pass continues.
         goal: the position after the present pass; None without one.
+        recovered_losses: how many losses of `NewestSamples` were recovered from `samples`.
     """
 
     def __init__(self, position: int, monotonic: Callable[[], float]) -> None:
         self.position = position
         self.place: NewestPlace = START
         self.goal: int | None = None
+        self.recovered_losses = 0
         self._monotonic = monotonic
         self._newest = 0
         self._since: float | None = None  # of the oldest row that the present pass can lack
