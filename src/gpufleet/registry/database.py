@@ -174,9 +174,8 @@ _ROWS_PER_FETCH = 10_000
 
 def read_rows(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[Any, ...]]:
     """Yield all rows of a table, in any order, with values in the order of its columns."""
-    result = connection.execution_options(yield_per=_ROWS_PER_FETCH).execute(sa.select(table))
-    for rows in result.partitions():
-        yield from map(tuple, rows)
+    for row in connection.execute(sa.select(table), execution_options={"yield_per": _ROWS_PER_FETCH}):
+        yield tuple(row)
 
 
 def record_decoder(table: sa.Table, type_: type[T]) -> Callable[[bytes], T]:

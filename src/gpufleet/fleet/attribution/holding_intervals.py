@@ -1,7 +1,7 @@
 """Devices of a pod, job or virtual machine over time, from the holdings that machines reported. Pure.
 
-- A certain holding gives its holder the device for as long as it is known to last (`fleet.attribution.reported`). One
-  that is `unknown` now gives it for the time before.
+- A certain holding gives its holder the device for as long as it is known to last (`fleet.attribution.reported`). A
+  holding that is `unknown` now gives it for the certain time before.
 - Two holders that have a device exclusively at the same time contradict each other: neither has it in that time.
 - If the earlier of them was last reported before the later one began, its machine lost the report of its end. It ended
   when the later one began.

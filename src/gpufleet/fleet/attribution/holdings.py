@@ -438,7 +438,8 @@ class HoldingTracker:
             by_view.setdefault(key.view, []).append(evidence)
         before, periods = self._current, self._periods
         self._current, self._periods = {}, {}
-        for joined in (join(view, own) for view, own in by_view.items()):
+        for view, own in by_view.items():
+            joined = join(view, own)
             ceased = self._succession(joined, before, now)
             for one in joined:
                 place, holding = holding_key(one.holding), one.holding
@@ -468,7 +469,8 @@ class HoldingTracker:
             holding = msgspec.structs.replace(old.holding, certain=None)
             if period.verdict is not None:
                 holding = msgspec.structs.replace(holding, verdict=period.verdict)
-                end = min(end, end if period.until is None else period.until)
+                if period.until is not None:
+                    end = min(end, period.until)
             if new is not None:
                 end = min(end, new.holding.since)
             ended.append(msgspec.structs.replace(holding, until=max(holding.since, end)))

@@ -1,8 +1,8 @@
 """Product names of GPUs over time, from what their machines reported. Pure.
 
 A driver can write the name in another way than its predecessor. A name holds from its report on. A guest names a GPU
-only if no host does. Of several readers, the first by precedence counts. Of several views, the one that reported a new
-name last.
+only if no host does. Of several readers, the first by precedence counts. Of several views, the latest
+report of a new name counts.
 """
 
 from collections.abc import Container, Iterable

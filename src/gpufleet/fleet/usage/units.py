@@ -139,10 +139,10 @@ class PhysicalUnits:
                 if is_counted and (is_current or was):
                     views[machine, key] = view
         hosts = {guest: host for host, inside in guests.items() for guest in inside}
-        of_hosts = {(place[0], _bare(view.uuid)) for place, view in views.items() if view.uuid}
+        reported = {(place[0], _bare(view.uuid)) for place, view in views.items() if view.uuid}
         for place, view in views.items():
             host = hosts.get(place[0]) if view.side is Side.GUEST else None
-            is_claimed = host is not None and view.uuid is not None and (host, _bare(view.uuid)) not in of_hosts
+            is_claimed = host is not None and view.uuid is not None and (host, _bare(view.uuid)) not in reported
             for name in _names(place, view, has_left=place in self._left, scope=f"{host}/" if is_claimed else ""):
                 self._join(_key(place), name)
         self._of: dict[Place, tuple[str, str]] = {}
