@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 
 import msgspec
@@ -87,8 +88,12 @@ class _HostTasks:
 
     def __init__(self, context: PollingContext) -> None:
         self._context = context
-        self._answered_at = {(item.cluster, item.sender): answered_at(item.newest_report) for item in context.states}
         self._addresses: dict[TargetKey, str] = {}
+
+    @functools.cached_property
+    def _answered_at(self) -> dict[TargetKey, int]:
+        """Time of the last response of each sender in an earlier process; only a hub with targets needs it."""
+        return {(item.cluster, item.sender): answered_at(item.newest_report) for item in self._context.states}
 
     def make(self, cluster: str, node: str, reader: Reader, where: str) -> PollingTask:
         """Return the polling task of a host. Raises ConfigError if its sender name is in use."""

@@ -29,10 +29,8 @@ from gpufleet.stores.clickhouse.samples.cache import (
 from gpufleet.stores.clickhouse.samples.latest import fetch_newest_rows
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.samples.pages import (
-    PAGE_ROWS,
     MachineRange,
-    fetch_clusters,
-    fetch_machine_ranges,
+    fetch_pages,
     numbers_of,
     texts_of,
 )
@@ -107,11 +105,8 @@ def fetch_numa_nodes(
 
 def load_gpu_counts(handle: Handle, counts: GpuCounts) -> None:
     """Add the GPUs of the whole store to counts, without memory of its newest samples."""
-    for cluster in fetch_clusters(handle):
-        for machines in fetch_machine_ranges(handle, cluster, PAGE_ROWS):
-            rows = machines.query(handle, _REPORTS)
-            if rows.num_rows:
-                counts.add(_reports(cluster, rows))
+    for cluster, rows in fetch_pages(handle, _REPORTS):
+        counts.add(_reports(cluster, rows))
     load_buses(handle, counts)
 
 

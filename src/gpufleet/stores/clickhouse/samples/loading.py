@@ -11,8 +11,7 @@ from gpufleet.stores.clickhouse.samples.newest_rows import ValueGroup
 from gpufleet.stores.clickhouse.samples.pages import (
     PAGE_ROWS,
     MachineRange,
-    fetch_clusters,
-    fetch_machine_ranges,
+    fetch_pages,
     lists_of,
     numbers_of,
     texts_of,
@@ -46,11 +45,8 @@ LoadedRows = tuple[Columns, list[ValueGroup]]
 
 def fetch_newest_pages(handle: Handle, page_rows: int = PAGE_ROWS) -> Iterator[LoadedRows]:
     """Yield all rows of `latest`, page by page."""
-    for cluster in fetch_clusters(handle):
-        for machines in fetch_machine_ranges(handle, cluster, page_rows):
-            rows = machines.query(handle, _ROWS)
-            if rows.num_rows:
-                yield loaded_rows(cluster, rows)
+    for cluster, rows in fetch_pages(handle, _ROWS, page_rows):
+        yield loaded_rows(cluster, rows)
 
 
 def loaded_rows(cluster: str, rows: Any) -> LoadedRows:

@@ -1,6 +1,7 @@
 """Pages of a cluster: consecutive machines, whose rows are read with one query each, and Arrow columns in numpy."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -40,6 +41,27 @@ class MachineRange(msgspec.Struct, frozen=True):
         """Run a query with `CONDITION`, and return an Arrow table."""
         bound = {"cluster": self.cluster, "first": self.first, "last": self.last, **parameters}
         return handle.query_arrow(f"{statement} {_SETTINGS}", parameters=bound)
+
+
+def fetch_pages(handle: Handle, statement: str, size: int = PAGE_ROWS) -> Iterator[tuple[str, Any]]:
+    """Yield the cluster and the Arrow table of each page with rows, for a statement with `MachineRange.CONDITION`.
+
+    A thread fetches the next page while the caller uses this one, so the caller must not use the handle meanwhile.
+    """
+    pages = _fetch_pages(handle, statement, size)
+    with ThreadPoolExecutor(1) as executor:
+        following = executor.submit(next, pages, None)
+        while (page := following.result()) is not None:
+            following = executor.submit(next, pages, None)
+            yield page
+
+
+def _fetch_pages(handle: Handle, statement: str, size: int) -> Iterator[tuple[str, Any]]:
+    for cluster in fetch_clusters(handle):
+        for machines in fetch_machine_ranges(handle, cluster, size):
+            rows = machines.query(handle, statement)
+            if rows.num_rows:
+                yield cluster, rows
 
 
 def fetch_clusters(handle: Handle) -> list[str]:

@@ -200,9 +200,10 @@ class IdIndex:
         unknown = np.flatnonzero(numbers == NO_NUMBER)
         if not len(unknown):
             return numbers, unknown
-        new, firsts = np.unique(names[unknown], return_index=True)
+        new, firsts, places = np.unique(names[unknown], return_index=True, return_inverse=True)
+        numbers[unknown] = len(self) + places
         self._add(new)
-        return self.find(names), unknown[firsts]
+        return numbers, unknown[firsts]
 
     def _add(self, names: NumericArray) -> None:
         """Assign the next numbers to sorted, distinct, unknown names."""
