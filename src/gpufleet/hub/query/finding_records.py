@@ -1,6 +1,7 @@
 """Records of findings: subject, live values, acknowledgement and silences; rules and values for tenants. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -284,11 +285,11 @@ def count_open(live: LiveFindings) -> FindingCounts:
     if live.evaluation().at is None:
         return FindingCounts(None, {})
     total, by_cluster = _none(), dict[str, SeverityCounts]()
-    for one in live.open_findings():
-        total[one.severity] += 1
-        cluster = cluster_of(one.scope)
+    counts = Counter((cluster_of(one.scope), one.severity) for one in live.open_findings())
+    for (cluster, severity), number in counts.items():
+        total[severity] += number
         if cluster is not None:
-            by_cluster.setdefault(cluster, _none())[one.severity] += 1
+            by_cluster.setdefault(cluster, _none())[severity] = number
     return FindingCounts(total, by_cluster)
 
 
