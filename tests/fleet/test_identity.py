@@ -74,20 +74,13 @@ def test_newest_past_names_are_known(names: str, known: list[str | None]) -> Non
     assert [one.name for one in names_within(fleet.known[id_], NOW, NOW + len(names) * LIVE_NS)] == known
 
 
-def test_name_is_known_with_the_time_since_which_a_machine_has_it() -> None:
+def test_new_name_begins_when_the_report_was_made() -> None:
     fleet = Fleet()
-    first, other = machine(machine_id="a", boot_id="b1"), machine(name="node-b", machine_id="a", boot_id="b1")
-    id_ = fleet.receive(first)
-    assert fleet.known[id_].named_since == 0
-    fleet.receive(other, NOW + 5 * SECOND)
-    assert fleet.known[id_].named_since == NOW + 5 * SECOND
-    fleet.receive(first, NOW + 6 * SECOND)
-    assert fleet.known[id_].named_since == 0
-    fleet.receive(other, NOW + 7 * SECOND)
-    assert fleet.known[id_].named_since == NOW + 5 * SECOND
-    known = decide(fleet.known.values(), machine(name="node-c", machine_id="a", boot_id="b1"), NOW, "", NOW - SECOND)
-    assert known.known is not None
-    assert known.known.named_since == NOW - SECOND
+    fleet.receive(machine(machine_id="a", boot_id="b1"))
+    at, made_at = NOW + 2 * SECOND, NOW + SECOND
+    known = decide(fleet.known.values(), machine(name="node-b", machine_id="a", boot_id="b1"), at, "", made_at).known
+    assert known is not None
+    assert names_within(known, 0, at) == (("node-a", 0, made_at), ("node-b", made_at, at))
 
 
 def test_report_without_attributes_keeps_them() -> None:

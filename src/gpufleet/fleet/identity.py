@@ -32,7 +32,6 @@ RETURN_NS = 600 * NANOS
 """A boot id that recurs within this time after another one shows two machines; later it may be late data."""
 
 BOOTS_KEPT = 4
-NAMES_KEPT = 4
 RENAMES_KEPT = 16
 CLONE_BOOTS_KEPT = 8
 
@@ -62,8 +61,8 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
         clone_boots: boot ids that were found to be a clone's.
         named_only: listed by another source but never reported, last listed at `last_seen`.
         host: of a guest, the id of its hypervisor; empty if unknown.
-        names: its newest host names, its present one last; empty if it always had its present one.
-        renames: its newest host names in order of time, also of names that it returned to; empty if it has had one.
+        renames: its newest host names in order of time, also of names that it returned to; empty if it has had one
+            that no other machine had before.
     """
 
     id: str
@@ -73,13 +72,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     clone_boots: tuple[str, ...] = ()
     named_only: bool = False
     host: str = ""
-    names: tuple[BorneName, ...] = ()
     renames: tuple[BorneName, ...] = ()
-
-    @property
-    def named_since(self) -> int:
-        """Time of the first report under its present name; 0 if it always had that."""
-        return self.names[-1].since if self.names else 0
 
 
 def names_within(known: KnownMachine, start: int, end: int) -> tuple[NameInterval, ...]:
@@ -178,15 +171,6 @@ def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A0
 def has_name_only(machine: Machine) -> bool:
     """Return whether the host name is the only evidence of a machine."""
     return not machine.boot_id and not any(getattr(machine, field) for field in EVIDENCE if field != "name")
-
-
-def _names(one: KnownMachine, name: str, at: int) -> tuple[BorneName, ...]:
-    """Return the names of a machine that reports under a name. Of a name that it had before, the earlier time stays."""
-    if name == one.machine.name:
-        return one.names
-    before = one.names or (BorneName(one.machine.name, 0),)
-    since = next((earlier.since for earlier in before if earlier.name == name), at)
-    return (*(earlier for earlier in before if earlier.name != name), BorneName(name, since))[-NAMES_KEPT:]
 
 
 def _renamed(one: KnownMachine, name: str, at: int) -> tuple[BorneName, ...]:
@@ -297,7 +281,6 @@ def _merge(one: KnownMachine, machine: Machine, at: int, named_at: int) -> Known
         machine=merged,
         last_seen=max(at, one.last_seen),
         boots=boots,
-        names=_names(one, machine.name, named_at),
         renames=_renamed(one, machine.name, named_at),
     )
 
@@ -313,6 +296,5 @@ def _given_back(one: KnownMachine, machine: Machine, at: int, named_at: int) -> 
         last_seen=max(at, one.last_seen),
         boots=(*one.boots[:position], Boot(machine.boot_id, at)),
         clone_boots=(*one.clone_boots, *later)[-CLONE_BOOTS_KEPT:],
-        names=_names(one, machine.name, named_at),
         renames=_renamed(one, machine.name, named_at),
     )

@@ -244,11 +244,8 @@ class LedgerRegistry(Protocol):
         """
         ...
 
-    def named_since(self, id: str) -> int:  # noqa: A002 - the API's name
-        """Return the time of the first report of a machine under its present name, nanoseconds since 1970.
-
-        0 if it always had this name, and no other machine before it.
-        """
+    def past_names(self, id: str, start: int, end: int) -> tuple[NameInterval, ...]:  # noqa: A002 - the API's name
+        """Return the host names of a machine within an interval; see `MachineRegistry.past_names`."""
         ...
 
     def sequences(self) -> dict[SequenceKey, SequenceState]:

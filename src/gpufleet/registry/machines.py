@@ -281,11 +281,6 @@ class MachineCache:
         row = self._rows.get(id)
         return () if row is None else names_within(row.known, start, end)
 
-    def named_since(self, id: str) -> int:  # noqa: A002
-        """Return since when a machine has its name; see `ports.Registry.named_since`."""
-        row = self._rows.get(id)
-        return 0 if row is None else row.known.named_since
-
     def last_seen(self, id: str) -> int:  # noqa: A002
         """Return the instant of the newest report of a machine. Raises NotFoundError."""
         self.record(id)
@@ -432,7 +427,7 @@ class MachineCache:
             known = new_machine(self._new_id(), machine, at)
             if self._by_evidence.get((cluster, "name", machine.name)):
                 known = msgspec.structs.replace(
-                    known, names=(BorneName(machine.name, at if made_at is None else made_at),)
+                    known, renames=(BorneName(machine.name, at if made_at is None else made_at),)
                 )
             return MachineRow(cluster, sender, known, at, machine)
         assert decision.known is not None

@@ -98,10 +98,6 @@ class SqlRegistry:
         with self._lock:
             return self._machines.match_named(cluster, sender, machine, at, at if now is None else now)
 
-    def named_since(self, id: str) -> int:  # noqa: A002
-        """Return since when a machine has its name, without waiting for a write."""
-        return self._machines.named_since(id)
-
     def machine_room(self, cluster: str, sender: str) -> MachineRoom:
         """Return the room for new machines, without waiting for a write."""
         return self._machines.room(cluster, sender)
@@ -153,9 +149,8 @@ class SqlRegistry:
             return self._machines.names(ids)
 
     def past_names(self, id: str, start: int, end: int) -> tuple[NameInterval, ...]:  # noqa: A002
-        """Return the host names of a machine within an interval."""
-        with self._lock:
-            return self._machines.past_names(id, start, end)
+        """Return the host names of a machine within an interval, without waiting for a write."""
+        return self._machines.past_names(id, start, end)
 
     def machine_freshness(
         self, cluster: str | None = None, *, siblings_of_retired: bool = False

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.codecs.remote_write.encode import encode_1
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.model.access import Role
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -27,6 +27,7 @@ from tests.web.hub.test_write import point, write
 MINUTE = 60 * NANOS
 SEVEN = Machine(name="gpu-7", machine_id="7" * 32, system_uuid="00000000-0000-4000-8000-000000000007")
 NINE = Machine(name="gpu-9", machine_id="9" * 32, system_uuid="00000000-0000-4000-8000-000000000009")
+POD = "11111111-0000-4000-8000-000000000000"
 
 
 def gpu(uuid: str, address: str = "0000:01:00.0") -> View:
@@ -79,11 +80,12 @@ class Fleet:
         batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
         return encode(batch)
 
-    async def write_power(self, host: str, gpu: int, power: float, minute: int) -> None:
+    async def write_power(self, host: str, gpu: int, power: float, minute: int, **labels: str) -> None:
         """Send a value of a GPU by remote write, and wait until the store has it."""
         before = len(self.site.store.seqs)
         at = (self.start + minute * self.unit) // 10**6 * 10**6
-        await write(self.site.hub.url, encode_1([point("DCGM_FI_DEV_POWER_USAGE", gpu, power, at, host)]))
+        one = point("DCGM_FI_DEV_POWER_USAGE", gpu, power, at, host)
+        await write(self.site.hub.url, encode_1([WritePoint({**one.labels, **labels}, power, at)]))
 
         async def stored() -> bool:
             return len(self.site.store.seqs) > before
@@ -175,10 +177,44 @@ async def test_late_import_of_a_name_is_not_of_its_new_bearer(fleet: Fleet) -> N
     )
     items = (await fleet.site.request("/v1/gpus"))[1]["items"]
     assert "GPU-1" not in {one["device"]["uuid"] for one in items}
-    assert "gpufleet_hub_earlier_name_rows_total 1\n" in await fleet.site.text("/metrics")
+    assert "gpufleet_hub_other_name_rows_total 1\n" in await fleet.site.text("/metrics")
     await fleet.write_power("gpu-7", 2, 991.0, 21)
     items = (await fleet.site.request("/v1/gpus"))[1]["items"]
     assert "GPU-2" in {one["device"]["uuid"] for one in items}
+
+
+async def test_late_import_of_a_name_that_returned_to_its_bearer(fleet: Fleet) -> None:
+    """Z has the name of A for some minutes, and is retired; A has it again when rows of these minutes arrive."""
+    await fleet.report(SEVEN, 100.0, 1)
+    await fleet.put("a", "acme", await fleet.id_of(SEVEN), valid_from=fleet.time(0))
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 101.0, 5)
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 200.0, 6)
+    await fleet.site.request(f"/v1/machines/{await fleet.id_of(NINE)}", "DELETE")
+    await fleet.report(SEVEN, 102.0, 21)
+    await fleet.write_power("gpu-7", 0, 999.0, 15)
+    assert "gpufleet_hub_other_name_rows_total 1\n" in await fleet.site.text("/metrics")
+    assert await fleet.powers("a") == {100.0, 101.0, 102.0}
+    await fleet.write_power("gpu-7", 0, 99.0, 3)  # of A itself
+    assert "gpufleet_hub_other_name_rows_total 1\n" in await fleet.site.text("/metrics")
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_late_import_of_a_holder_is_not_of_the_new_bearer(fleet: Fleet, is_moved: bool) -> None:
+    """A Prometheus sends the pod of acme's gpu-7 only after another machine got this name, or the same GPU, too."""
+    await swap_names(fleet)
+    if is_moved:
+        await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 991.0, 29, gpu("GPU-1"))
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": POD}, "tenant": "acme"}
+    assert (await fleet.site.request("/v1/allocations/p", "PUT", {**spec, "valid_from": fleet.time(0)}))[0] == 201
+    await fleet.write_power("gpu-7", 1, 701.0, 5, exported_pod="train", exported_namespace="ml", exported_pod_uid=POD)
+
+    async def counted() -> bool:
+        return "gpufleet_hub_other_name_rows_total 2\n" in await fleet.site.text("/metrics")
+
+    await wait_until_async(counted, what="the value and its holder to be dropped")
+    assert (await fleet.site.request("/v1/holders"))[1]["items"] == []
+    answer = (await fleet.site.request("/v1/allocations/p/metrics"))[1]
+    assert (answer["source"], answer["devices"]) == ("unavailable", [])
 
 
 @pytest.mark.parametrize("end", [20, 40])

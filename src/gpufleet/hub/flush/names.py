@@ -1,10 +1,10 @@
-"""Removal of what was measured under a host name before its present bearer had the name. Pure.
+"""Removal of what was measured under a host name when the name's present bearer had another one. Pure.
 
 Imported series identify their machine by its host name only. A backlog that arrives after a rename would go to the new
 bearer of the name, and to its tenant of that time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import TypeVar
 
@@ -15,20 +15,28 @@ from gpufleet.model.wire.batch import DimBlock, MachinePart, SampleBlock, WireBa
 
 _Block = TypeVar("_Block", SampleBlock, DimBlock)
 
+Span = tuple[int, int]
+"""Start and end in nanoseconds since 1970, end excluded."""
 
-def without_earlier_rows(batch: WireBatch, since: Mapping[int, int]) -> tuple[WireBatch, int]:
-    """Return a batch without the rows and events of before an instant, and their number.
+
+def without_other_names(batch: WireBatch, named: Mapping[int, Sequence[Span]]) -> tuple[WireBatch, int]:
+    """Return a batch without the rows, events and holdings from other times, and their number.
+
+    A holding counts by its start: its holder was first seen then.
 
     Args:
         batch: as decoded.
-        since: position of a machine in the batch to that instant, nanoseconds since 1970.
+        named: position of a machine in the batch to the times in which it had the name; others are not changed.
     """
     removed = 0
 
+    def was_named(machine: int, at: int) -> bool:
+        spans = named.get(machine)
+        return spans is None or any(start <= at < end for start, end in spans)
+
     def of_block(block: _Block) -> _Block:
         nonlocal removed
-        rows = zip(block.machine, block.measured_at, strict=True)
-        keep = [at >= since.get(machine, 0) for machine, at in rows]
+        keep = [was_named(machine, at) for machine, at in zip(block.machine, block.measured_at, strict=True)]
         if all(keep):
             return block
         removed += keep.count(False)
@@ -36,11 +44,14 @@ def without_earlier_rows(batch: WireBatch, since: Mapping[int, int]) -> tuple[Wi
 
     def of_part(part: MachinePart) -> MachinePart:
         nonlocal removed
-        keep = [event.at >= since.get(part.machine, 0) for event in part.events]
-        if all(keep):
+        events = [was_named(part.machine, event.at) for event in part.events]
+        holdings = [was_named(part.machine, holding.since) for holding in part.holdings]
+        if all(events) and all(holdings):
             return part
-        removed += keep.count(False)
-        return msgspec.structs.replace(part, events=list(compress(part.events, keep)))
+        removed += events.count(False) + holdings.count(False)
+        return msgspec.structs.replace(
+            part, events=list(compress(part.events, events)), holdings=list(compress(part.holdings, holdings))
+        )
 
     samples, dims = [of_block(block) for block in batch.samples], [of_block(block) for block in batch.dims]
     parts = [of_part(part) for part in batch.parts]

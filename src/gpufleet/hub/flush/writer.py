@@ -19,7 +19,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.batch.size import cluster_part_cells
 from gpufleet.fleet.identity import has_name_only
-from gpufleet.hub.flush.names import without_earlier_rows
+from gpufleet.hub.flush.names import Span, without_other_names
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.screening import SuspectColumns, screen
@@ -33,6 +33,7 @@ from gpufleet.model.catalogue import KUBERNETES_REPORTED
 from gpufleet.model.errors import RegistryError, UnstorableError
 from gpufleet.model.stored.ledger import FlushIntent, NewestReport, Ranges, SenderState, SequenceKey, SequenceState
 from gpufleet.model.stored.samples import AcceptedBatch
+from gpufleet.model.time import LATEST
 from gpufleet.model.wire.batch import WireBatch
 from gpufleet.ports.registry import LedgerRegistry
 from gpufleet.ports.store import SampleWriter
@@ -249,16 +250,22 @@ class StoreWriter:
             ids.append(match.id)
         return tuple(ids)
 
-    def _named_since(self, batch: WireBatch, ids: Sequence[str]) -> dict[int, int]:
-        """Return the position of machines that are known by name only to the time since which they have the name."""
-        machines = enumerate(zip(batch.machines, ids, strict=True))
-        found = {place: self._registry.named_since(id_) for place, (one, id_) in machines if has_name_only(one)}
-        return {place: since for place, since in found.items() if since}
+    def _named(self, batch: WireBatch, ids: Sequence[str]) -> dict[int, list[Span]]:
+        """Return the position of machines that are known by name only to the times in which they had the name.
+
+        A machine that always had the name is left out.
+        """
+        found: dict[int, list[Span]] = {}
+        for place, (machine, id_) in enumerate(zip(batch.machines, ids, strict=True)):
+            names = self._registry.past_names(id_, 0, LATEST) if has_name_only(machine) else ()
+            if len(names) > 1:
+                found[place] = [(one.start, one.end) for one in names if one.name == machine.name]
+        return found
 
     def _item(self, read: _DecodedRecord, ids: tuple[str, ...], suspects: Sequence[SuspectColumns] | None) -> FlushItem:
-        record, batch, earlier = read.record, read.batch, 0
-        if since := self._named_since(batch, ids):
-            batch, earlier = without_earlier_rows(batch, since)
+        record, batch, others = read.record, read.batch, 0
+        if named := self._named(batch, ids):
+            batch, others = without_other_names(batch, named)
         normalised = normalise(batch, record.came_at, suspects)
         if self._failures == 0:  # count once, not on each retry
             for name, count in normalised.unknown_metrics.items():
@@ -267,7 +274,7 @@ class StoreWriter:
                 count_bounded(self._counters.invalid_values, name, count)
             self._counters.future_rows += normalised.future_rows
             self._counters.repeated_rows += normalised.repeated_rows
-            self._counters.earlier_name_rows += earlier
+            self._counters.other_name_rows += others
             self._counters.dropped_objects += normalised.dropped_objects
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)

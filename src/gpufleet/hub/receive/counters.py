@@ -25,7 +25,8 @@ class Counters:
         unknown_labels: labels of known projects' series that no table has, by name; see `count_bounded`.
         unknown_metrics, invalid_values: cells dropped or made absent, by metric name; see `count_bounded`.
         future_rows: rows dropped because their measurement time is in the future.
-        earlier_name_rows: rows and events dropped because the machine with their host name had another name then.
+        other_name_rows: imported rows, events and holdings dropped because the machine with their host name had another
+            name then.
         repeated_rows: rows dropped because their batch has another row of the same subject and instant.
         dropped_objects: objects of Kubernetes dropped because their identity is invalid or repeated in their batch.
         rolled_hours, rerolled_hours: hours rolled up, and those that were rolled up again for late data.
@@ -58,7 +59,7 @@ class Counters:
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
         self.repeated_rows = 0
-        self.earlier_name_rows = 0
+        self.other_name_rows = 0
         self.dropped_objects = 0
         self.rolled_hours = 0
         self.rerolled_hours = 0

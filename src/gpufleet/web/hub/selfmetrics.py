@@ -36,9 +36,9 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
         ("wal_lost_batches_total", "Acknowledged batches lost or damaged on disk", status.wal_lost),
         ("future_rows_total", "Rows dropped because their measurement time is in the future", counters.future_rows),
         (
-            "earlier_name_rows_total",
-            "Imported rows dropped because the machine with their host name had another name when they were measured",
-            counters.earlier_name_rows,
+            "other_name_rows_total",
+            "Imported rows, events and holdings dropped because the machine with their host name had another one then",
+            counters.other_name_rows,
         ),
         ("repeated_rows_total", "Rows dropped because they repeat another row of their batch", counters.repeated_rows),
         ("dropped_objects_total", "Kubernetes objects without a valid identity", counters.dropped_objects),
