@@ -65,6 +65,15 @@ def test_other_views_and_sources_explain_no_gap(store: ClickHouseStore, cluster:
     assert reasons(store, cluster, 3) == {}
 
 
+def test_sample_after_the_end_explains_no_gap(store: ClickHouseStore, cluster: str) -> None:
+    """The end is within the last step: the rest of this step can be another tenant's."""
+    store.write([accept(cluster, "m", [sample(1, 100.0), sample(70, TIMEOUT), sample(110, LOST)])], f"{cluster}-t")
+    end = T0 + 100 * NANOS
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, end, STEP).absences == {
+        POWER: {T0 + STEP: Reason.TIMEOUT}
+    }
+
+
 def test_many_gaps_are_read_as_one_interval(
     store: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,11 +33,20 @@ SeriesKey = tuple[str, str]
 
 
 class StepGrid(msgspec.Struct, frozen=True):
-    """Steps of a query: its start and their length in nanoseconds, and their number."""
+    """Steps of a query: its start and end, and their length, in nanoseconds. The end can be within the last step."""
 
     start: int
+    end: int
     step: int
-    count: int
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return -(-(self.end - self.start) // self.step)
+
+    def interval(self, numbers: range) -> tuple[int, int]:
+        """Return start and end of consecutive steps."""
+        return self.start + numbers.start * self.step, min(self.start + numbers.stop * self.step, self.end)
 
     def gaps(self, present: Mapping[int, object]) -> Iterator[range]:
         """Return the intervals of step numbers without a value."""
@@ -75,9 +84,11 @@ def fetch_gap_reasons(
     chosen = {number: one for number, one in subjects.items() if one.view in views}
     if not spans or not chosen:
         return {}
-    bounds = [(grid.start + one.start * grid.step, grid.start + one.stop * grid.step) for one in spans]
     query = _QUERY.format(
-        spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in bounds),
+        spans=" OR ".join(
+            f"(measured_at >= {_instant(start)} AND measured_at < {_instant(end)})"
+            for start, end in map(grid.interval, spans)
+        ),
         max_rows=MAX_ROWS,
     )
     parameters = {"provenance": provenance.value, "start": grid.start, "step": grid.step}

@@ -96,7 +96,7 @@ def fetch_series(
                     steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
     longest = {key: _of_readers(CATALOGUE[key[1]], readers) for key, readers in found.items()}
-    grid = StepGrid(start, step, -(-(end - start) // step))
+    grid = StepGrid(start, end, step)
     reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance)
     return StoredSeries(
         points={
