@@ -86,7 +86,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         machine: the hub's machine id.
         devices: listed device to the keys of its views on that machine; a PCI address at which nothing was seen yet is
-            missing. None for the whole machine.
+            missing, and one at which another tenant's GPU was seen has none. None for the whole machine.
         parents: listed MIG device to the key of the GPU that contains it; unknown ones are missing.
         since: start; None means the start of the allocation.
         until: end, excluded; None means the end of the allocation.

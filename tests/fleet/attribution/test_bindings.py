@@ -12,13 +12,16 @@ from gpufleet.fleet.attribution.bindings import (
     bind,
     binding_at,
     bound_intervals,
+    bound_slots,
     complete,
+    end_slot,
+    first_occupant,
     is_pending,
-    lacks_device,
     rebind,
 )
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
@@ -85,12 +88,27 @@ def test_completing_adds_devices_and_changes_none() -> None:
     assert complete(one, Binding(machine="m-b", devices={})) == one.bindings
 
 
-def test_slot_keeps_its_key_when_its_gpu_is_read() -> None:
-    one = allocation(devices=(FIRST,), bindings=(Binding(machine="m-a", devices={FIRST: (f"gpu/pci/{FIRST}",)}),))
-    assert lacks_device(one)
-    (bound,) = complete(one, Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",)}))
-    assert bound.devices == {FIRST: ("gpu/GPU-1", f"gpu/pci/{FIRST}")}
-    assert not is_pending(msgspec.structs.replace(one, bindings=(bound,)))
+@pytest.mark.parametrize(("key", "keys"), [("gpu/GPU-1", ("gpu/GPU-1",)), (None, ())])
+def test_slot_is_bound_until_its_first_gpu_is_read(key: str | None, keys: tuple[str, ...]) -> None:
+    slot = Binding(machine="m-a", devices={FIRST: (f"gpu/pci/{FIRST}",), "GPU-9": ("gpu/GPU-9",)})
+    one = allocation(devices=(FIRST, "GPU-9"), bindings=(slot,))
+    assert (bound_slots(one), is_pending(one)) == ((FIRST,), True)
+    before, after = end_slot(one, FIRST, to_ns(at(10)), key)
+    assert before == msgspec.structs.replace(slot, until=at(10))
+    assert after == Binding(machine="m-a", devices={FIRST: keys, "GPU-9": ("gpu/GPU-9",)}, since=at(10))
+    later = msgspec.structs.replace(one, bindings=(before, after))
+    assert (bound_slots(later), is_pending(later)) == ((), False)
+    assert end_slot(one, FIRST, START, key) == (msgspec.structs.replace(after, since=None),)
+
+
+def test_first_gpu_of_a_slot_is_the_first_with_a_uuid() -> None:
+    firsts = {f"gpu/pci/{FIRST}": 1, "mig/MIG-1": 2, "gpu/GPU-2": 4, "gpu/GPU-1": 3}
+    slots = [
+        StoredSlot(cluster="c", machine="m-a", view=view, address=FIRST, first=at, newest=9, last_seen=9, begun=(at,))
+        for view, at in firsts.items()
+    ]
+    assert first_occupant(slots) == slots[-1]
+    assert first_occupant(slots[:2]) is None
 
 
 def test_rebinding_ends_the_earlier_binding() -> None:

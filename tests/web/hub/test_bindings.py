@@ -397,6 +397,24 @@ async def test_listed_pci_address_means_the_gpu_that_was_there(fleet: Fleet) -> 
     assert [device["uuid"] for device in devices] == ["GPU-x"]
 
 
+@pytest.mark.parametrize("was_read", [True, False])
+async def test_listed_slot_ends_when_the_gpu_of_another_tenant_is_in_it(fleet: Fleet, was_read: bool) -> None:
+    """The allocation had the slot before a driver read its GPU; an event that names only the slot is bravo's."""
+    slot = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0")
+    await fleet.site.post(fleet.body(SEVEN, 1, {slot: 50.0}, {slot: "of acme"}))
+    await fleet.put("a", "acme", "gpu-7", devices=["0000:01:00.0"], valid_from=fleet.time(0))
+    powers = {50.0, 100.0} if was_read else {50.0}
+    if was_read:
+        await fleet.report(SEVEN, 100.0, 3, gpu("GPU-a"))
+        assert await fleet.powers("a") == powers
+    assert (await fleet.put("b", "bravo", "gpu-7", devices=["GPU-b"], valid_from=fleet.time(5)))[0] == 201
+    await fleet.report(SEVEN, 200.0, 10, gpu("GPU-b"))
+    await fleet.site.post(fleet.body(SEVEN, 15, {slot: 60.0}, {slot: "of bravo"}))
+    assert await fleet.messages("a") == {"of acme"}
+    assert await fleet.powers("a") == powers
+    assert await fleet.powers("b") == {200.0}
+
+
 async def test_one_gpu_by_uuid_and_by_address_is_one_claim(fleet: Fleet) -> None:
     await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x"))
     assert (await fleet.put("a", "acme", "gpu-7", devices=["GPU-x"]))[0] == 201

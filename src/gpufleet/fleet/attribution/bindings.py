@@ -22,6 +22,7 @@ from gpufleet.fleet.readings import known_views
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
@@ -213,8 +214,10 @@ def lacks_device(allocation: Allocation) -> bool:
     if current.devices is None:
         return False
     names = allocation.spec.devices or ()
-    return not all(_is_bound(current.devices.get(name, ())) for name in names) or any(
-        _is_mig(name) and name not in current.parents for name in names
+    return (
+        not all(name in current.devices for name in names)
+        or bool(bound_slots(allocation))
+        or any(_is_mig(name) and name not in current.parents for name in names)
     )
 
 
@@ -222,14 +225,49 @@ def _is_mig(name: str) -> bool:
     return name.startswith("MIG-")
 
 
-def _is_bound(keys: Sequence[str]) -> bool:
-    return any(not key.startswith(_SLOT) for key in keys)
+def bound_slots(allocation: Allocation) -> tuple[str, ...]:
+    """Return the listed PCI addresses that are bound to their slot now."""
+    if not allocation.bindings or allocation.bindings[-1].until is not None:
+        return ()
+    devices = allocation.bindings[-1].devices or {}
+    return tuple(name for name, keys in devices.items() if any(key.startswith(_SLOT) for key in keys))
+
+
+def first_occupant(slots: Iterable[StoredSlot]) -> StoredSlot | None:
+    """Return the first of the GPUs that were ever read by UUID in a slot."""
+    gpus = [one for one in slots if one.view.startswith(f"{ViewKind.GPU}/") and not one.view.startswith(_SLOT)]
+    return min(gpus, key=lambda one: (one.first, one.view), default=None)
+
+
+def end_slot(allocation: Allocation, name: str, at: int, key: str | None) -> tuple[Binding, ...]:
+    """Return the bindings of an allocation after the first GPU was read by UUID in a slot that it lists.
+
+    Until then the allocation has the slot, and from then on this GPU. A later GPU in the slot may be another tenant's,
+    and so may what is reported of the slot.
+
+    Args:
+        allocation: bound to the slot now.
+        name: the listed address.
+        at: when the GPU was first read there, nanoseconds since 1970.
+        key: view of the GPU; None if another tenant has it.
+    """
+    current = allocation.bindings[-1]
+    devices = {**(current.devices or {}), name: () if key is None else (key,)}
+    begin = to_ns(current.since) if current.since is not None else validity(allocation)[0]
+    if at <= begin:
+        return (*allocation.bindings[:-1], msgspec.structs.replace(current, devices=devices))
+    ends = to_datetime(at)
+    return (
+        *allocation.bindings[:-1],
+        msgspec.structs.replace(current, until=ends),
+        msgspec.structs.replace(current, devices=devices, since=ends),
+    )
 
 
 def complete(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Binding, ...]:
     """Return the bindings of a pending allocation with its machine, or with devices that were not known before.
 
-    Devices that are bound already keep their binding. A slot whose GPU is known now keeps its own key, too.
+    Devices that are bound already keep their binding, slots included (`end_slot`).
 
     Args:
         allocation: a pending one.
@@ -245,9 +283,6 @@ def complete(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Bind
     if current.machine != new.machine:
         return bindings
     devices = {**(new.devices or {}), **(current.devices or {})}
-    for name, keys in (new.devices or {}).items():
-        if _is_bound(keys) and not _is_bound(devices[name]):
-            devices[name] = tuple(dict.fromkeys([*keys, *devices[name]]))
     return with_parents((*bindings[:-1], msgspec.structs.replace(current, devices=devices)), new)
 
 
@@ -359,10 +394,10 @@ class Claims:
     def pending(self, now: int, *, devices: bool) -> tuple[Allocation, ...]:
         """Return the allocations to bind, in order of creation. The past of an ended allocation does not change.
 
-        Without `devices`, only those that lack their machine.
+        Without `devices`, only those that lack their machine, or are bound to a slot.
         """
         found = [self._by_id[id_] for id_ in tuple(self._pending)]
-        due = [one for one in found if now < validity(one)[1] and (devices or lacks_machine(one))]
+        due = [one for one in found if now < validity(one)[1] and (devices or lacks_machine(one) or bound_slots(one))]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
     def rivals(

@@ -222,9 +222,9 @@ class AllocationQueries:
         return allocation
 
     async def bind_pending(self, id: str | None = None, *, devices: bool = False) -> None:  # noqa: A002
-        """Bind allocations (or only this one) whose machine was not known when they were stored.
+        """Bind allocations (or only this one) whose machine, or GPU in a bound slot, was not known before.
 
-        With `devices`, bind also GPUs at listed addresses that were not known.
+        With `devices`, bind also GPUs at listed addresses at which nothing was seen.
         """
         if not self._pending(id, devices=devices):
             return
@@ -325,6 +325,10 @@ class AllocationQueries:
         If another tenant had the machine until a time in the past, the allocation has it since then.
         """
         for one in self._pending(id, devices=devices):
+            for name in bindings.bound_slots(one):
+                one = self._end_slot(one, name)
+            if not devices and not bindings.lacks_machine(one):
+                continue
             found = self._lookup.bind(one.spec)
             if found is None:
                 continue
@@ -338,6 +342,19 @@ class AllocationQueries:
                 continue
             # At once, so that the next one does not take the same machine.
             self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(one, found, since)))
+
+    def _end_slot(self, allocation: Allocation, name: str) -> Allocation:
+        """Bind a listed PCI address to the first GPU that was read in its slot, unless another tenant has the GPU."""
+        cluster, machine = allocation.spec.target.cluster, allocation.bindings[-1].machine
+        occupant = bindings.first_occupant(self._store.slots(cluster, [machine], address=name))
+        if occupant is None:
+            return allocation
+        bound = bindings.end_slot(allocation, name, occupant.first, occupant.view)
+        if self._claims.free_since(msgspec.structs.replace(allocation, bindings=bound), self._clock.now_ns()) != 0:
+            bound = bindings.end_slot(allocation, name, occupant.first, None)
+        allocation = self._registry.bind_allocation(allocation.id, bound)
+        self._claims.update(allocation)
+        return allocation
 
     def _find(self, id: str) -> Allocation | None:  # noqa: A002
         try:
