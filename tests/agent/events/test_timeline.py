@@ -64,6 +64,17 @@ def test_xid_names_the_device_at_its_address() -> None:
     assert list(machine.state.events) == [event]
 
 
+def test_xid_names_the_newest_device_at_its_address() -> None:
+    """The card was swapped, and one of the readers has not run since."""
+    machine, other = Machine(), msgspec.structs.replace(gpu(0), uuid="GPU-new")
+    machine.passed("dcgm", Lane.FAST, machine.sample("dcgm", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))
+    machine.clock.advance(10)
+    machine.passed("nvml", Lane.FAST, machine.sample("nvml", Lane.FAST, other, {"gpu_power_watts": 1.0}))
+    machine.report(log_event(5))
+    (event,) = machine.emit_pending()
+    assert event.view == other
+
+
 def test_xids_are_counted_by_code_and_zero_means_none() -> None:
     machine = Machine()
     machine.emit_pending()

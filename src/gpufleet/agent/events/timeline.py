@@ -287,12 +287,16 @@ def _is_failed(key: str, state: AgentState, now: float) -> bool | None:
 
 
 def _resolve(view: View | None, state: AgentState) -> View | None:
-    """Return the view with the UUID of the device if the event has only its PCI address."""
-    if view is None or view.pci_address is None:
+    """Return the view with the UUID of the device if the event has only its PCI address.
+
+    After a swap of cards, a slow reader still shows the earlier card: the newest sample counts.
+    """
+    if view is None or view.pci_address is None or (view.kind is ViewKind.GPU and view.uuid is not None):
         return view
-    for lanes in state.views().values():
-        for one in lanes.values():
-            known = one.sample.view
-            if known and known.kind is ViewKind.GPU and known.pci_address == view.pci_address and known.uuid:
-                return known
-    return view
+    samples = [one.sample for lanes in state.views().values() for one in lanes.values()]
+    named = [
+        (one.measured_at, known)
+        for one in samples
+        if (known := one.view) and known.kind is ViewKind.GPU and known.uuid and known.pci_address == view.pci_address
+    ]
+    return max(named, key=lambda one: one[0])[1] if named else view
