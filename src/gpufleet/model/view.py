@@ -102,6 +102,14 @@ def normalise_uuid(text: str) -> str | None:
         return None
 
 
+def bare_uuid(name: str) -> str:
+    """Return a device's UUID as `normalise_uuid`, without `GPU-`; other names are returned unchanged.
+
+    A guest's driver adds the prefix to the UUID of a vGPU instance, which the host shows without it.
+    """
+    return normalise_uuid(name.removeprefix("GPU-")) or name
+
+
 class ViewList(list[View]):
     """Views with their keys, computed once. Must not be modified.
 

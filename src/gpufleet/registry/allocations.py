@@ -5,7 +5,7 @@ import datetime as dt
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.model.allocation import Allocation, AllocationSpec, Binding
+from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.registry.tables import ALLOCATIONS
@@ -40,6 +40,13 @@ def put(
         raise ConflictError(
             f"allocation {id!r} is {before.spec.kind} in cluster {before.spec.target.cluster!r}, and its history must "
             "stay so: close it and create another"
+        )
+    has_begun = before.spec.valid_from is None or before.spec.valid_from < at
+    if spec.kind is not AllocationKind.BARE_METAL and spec.target != before.spec.target and has_begun:
+        field = REQUIRED_TARGET_FIELD[spec.kind]
+        raise ConflictError(
+            f"allocation {id!r} is of {field} {getattr(before.spec.target, field)!r}, and its history must stay so: "
+            "close it and create another"
         )
     if spec.valid_from is None:
         spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)

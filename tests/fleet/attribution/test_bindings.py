@@ -31,6 +31,7 @@ from gpufleet.model.view import Side, View, ViewKind
 
 START = 1_800_000_000 * NANOS
 FIRST, SECOND = "0000:01:00.0", "0000:02:00.0"
+UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 MACHINE = MachineRecord(
     id="m-a",
     cluster="c",
@@ -47,8 +48,8 @@ def at(seconds: float) -> dt.datetime:
 
 def allocation(name: str = "a", tenant: str | None = "acme", **more: object) -> Allocation:
     fields = {"valid_from": at(0), "target": Target(cluster="c", machine="node-a"), **more}
-    bindings = fields.pop("bindings", ())
-    spec = AllocationSpec(kind=AllocationKind.BARE_METAL, tenant=tenant, **fields)  # type: ignore[arg-type]
+    bindings, kind = fields.pop("bindings", ()), fields.pop("kind", AllocationKind.BARE_METAL)
+    spec = AllocationSpec(kind=kind, tenant=tenant, **fields)  # type: ignore[arg-type]
     return Allocation(id=name, generation=1, spec=spec, created_at=at(0), bindings=bindings)  # type: ignore[arg-type]
 
 
@@ -170,6 +171,22 @@ def test_unbound_claims_conflict_by_the_given_names() -> None:
     for devices, rivals in (((FIRST,), 1), (("GPU-1",), 1), ((SECOND,), 0), (None, 1)):
         assert len(claims.rivals(allocation("b", "bravo", devices=devices))) == rivals
     assert claims.rivals(allocation("b", "bravo", target=Target(cluster="c", machine="node-b"))) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "rivals"),
+    [(f"GPU-{UUID}", 1), (UUID.upper(), 1), (f"GPU-{'0' * 8}{UUID[8:]}", 0), (FIRST, 0), ("vgpu-1", 0)],
+    ids=["as in the guest", "upper case", "other", "address", "no UUID"],
+)
+def test_device_of_a_virtual_machine_has_one_tenant(name: str, rivals: int) -> None:
+    """Its UUID is of one device; an address is of as many as there are virtual machines."""
+    one, other = (
+        allocation(
+            tenant, tenant, kind=AllocationKind.GPU_SLICE, target=Target(cluster="c", vm_uuid=vm), devices=listed
+        )
+        for tenant, vm, listed in (("acme", UUID, (UUID, FIRST, "vgpu-1")), ("bravo", "1" + UUID[1:], (name,)))
+    )
+    assert len(Claims([one]).rivals(other)) == rivals
 
 
 def test_replaced_allocation_leaves_its_earlier_claim() -> None:

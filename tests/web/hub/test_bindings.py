@@ -452,6 +452,22 @@ async def test_kind_and_cluster_of_an_allocation_do_not_change(tmp_path: Path, c
         assert (await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(0)))[0] == 409
 
 
+@pytest.mark.parametrize(("begins", "status"), [(0, 409), (60, 200)])
+@pytest.mark.parametrize(
+    ("kind", "field"), [("kubernetes_pod", "pod_uid"), ("slurm_job", "job_id"), ("gpu_slice", "vm_uuid")]
+)
+async def test_pod_job_or_vm_does_not_change_once_the_allocation_has_begun(
+    fleet: Fleet, kind: str, field: str, begins: int, status: int
+) -> None:
+    """Its past would become that of the other one."""
+    spec = {"kind": kind, "valid_from": fleet.time(begins)}
+    assert (await fleet.put("a", "acme", "", **spec, target={"cluster": "local", field: POD}))[0] == 201
+    assert (await fleet.put("a", "acme", "", **spec, target={"cluster": "local", field: POD, "machine": None}))[
+        0
+    ] == 200
+    assert (await fleet.put("a", "acme", "", **spec, target={"cluster": "local", field: "2" + POD[1:]}))[0] == status
+
+
 async def test_name_of_a_retired_machine_waits_for_its_successor(fleet: Fleet) -> None:
     await fleet.report(SEVEN, 700.0, 1)
     await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}", "DELETE")

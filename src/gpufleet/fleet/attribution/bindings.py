@@ -28,7 +28,7 @@ from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import Scope, Side, ViewKind, normalise_pci_address
+from gpufleet.model.view import Scope, Side, ViewKind, bare_uuid, normalise_pci_address, normalise_uuid
 
 HOST_SOURCES = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED)
 """Sources of a machine's own samples, the closest one first."""
@@ -311,9 +311,14 @@ def rebind(allocation: Allocation, new: Binding | None, at: int) -> tuple[Bindin
 
 
 ClaimKey = tuple[str, str]
-"""Cluster and subject of a claim: a machine id, the name of an unbound target, or the id of a holder."""
+"""Cluster and subject of a claim.
+
+The subject is a machine id, the name of an unbound target, the id of a holder, or the UUID of a device that the
+allocation of a virtual machine lists.
+"""
 
 _HOLDER = "\0holder/"  # cannot be part of a machine name
+_LISTED = "\0device/"
 _UNBOUND = "\0name/"
 
 
@@ -481,7 +486,9 @@ def _claims(allocation: Allocation) -> list[_Claim]:
     cluster = spec.target.cluster
     name = target_name(spec)
     if name is not None:
-        return [_holder_claim(cluster, name, start, end)]
+        uuids = _listed_uuids(spec) if spec.kind in VM_KINDS else ()
+        listed = [_Claim((cluster, f"{_LISTED}{uuid}"), None, start, end) for uuid in uuids]
+        return [_holder_claim(cluster, name, start, end), *listed]
     found = [
         _Claim((cluster, one.machine), _with_unbound(allocation, one), one.start, one.end, one.parents)
         for one in bound_intervals(allocation)
@@ -492,6 +499,12 @@ def _claims(allocation: Allocation) -> list[_Claim]:
         parents = frozenset(_named_parents(spec.devices or ()).values())
         found.append(_Claim((cluster, f"{_UNBOUND}{spec.target.machine}"), names, since, end, parents))
     return found
+
+
+def _listed_uuids(spec: AllocationSpec) -> tuple[str, ...]:
+    """Return the listed UUIDs. Addresses are left out: each virtual machine has its own."""
+    uuids = map(bare_uuid, spec.devices or ())
+    return tuple(dict.fromkeys(uuid for uuid in uuids if normalise_uuid(uuid) is not None))
 
 
 def _held_claims(cluster: str, held: HeldDevices, *, of_machine: bool) -> list[_Claim]:

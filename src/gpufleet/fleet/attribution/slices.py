@@ -20,7 +20,7 @@ from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import Side, ViewKind, normalise_uuid
+from gpufleet.model.view import Side, ViewKind, bare_uuid, normalise_uuid
 
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
 
@@ -110,12 +110,12 @@ def instances_of(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[Sto
     """
     wanted = normalise_uuid(spec.target.vm_uuid or "")
     present = present_keys(host.stored)
-    listed = None if spec.devices is None else {_bare(name) for name in spec.devices}
+    listed = None if spec.devices is None else {bare_uuid(name) for name in spec.devices}
     by_uuid: dict[str, list[StoredSample]] = {}
     for stored in host.stored:
         view = stored.sample.view
         if view is not None and view.key in present and view.uuid and _is_instance(stored):
-            by_uuid.setdefault(_bare(view.uuid), []).append(stored)
+            by_uuid.setdefault(bare_uuid(view.uuid), []).append(stored)
     own: list[StoredSample] = []
     for uuid, samples in by_uuid.items():
         holders = {holder for one in samples if (holder := _holder(one)) is not None}
@@ -128,12 +128,7 @@ def instances_of(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[Sto
 
 def is_listed(spec: AllocationSpec, uuid: str) -> bool:
     """Return whether an instance of the virtual machine is in the allocation: it lists no devices, or this one."""
-    return spec.devices is None or _bare(uuid) in map(_bare, spec.devices)
-
-
-def _bare(name: str) -> str:
-    """Normalise a vGPU's UUID: the guest's driver adds the prefix `GPU-`, the host's does not."""
-    return normalise_uuid(name.removeprefix("GPU-")) or name
+    return spec.devices is None or bare_uuid(uuid) in map(bare_uuid, spec.devices)
 
 
 def _is_instance(stored: StoredSample) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from gpufleet.fleet.readings import device_views, known_views
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
-from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
+from gpufleet.model.view import Side, View, ViewKind, bare_uuid
 
 WHOLE = ""
 """Name of the part that is the whole unit."""
@@ -139,10 +139,10 @@ class PhysicalUnits:
                 if is_counted and (is_current or was):
                     views[machine, key] = view
         hosts = {guest: host for host, inside in guests.items() for guest in inside}
-        reported = {(place[0], _bare(view.uuid)) for place, view in views.items() if view.uuid}
+        reported = {(place[0], bare_uuid(view.uuid)) for place, view in views.items() if view.uuid}
         for place, view in views.items():
             host = hosts.get(place[0]) if view.side is Side.GUEST else None
-            is_claimed = host is not None and view.uuid is not None and (host, _bare(view.uuid)) not in reported
+            is_claimed = host is not None and view.uuid is not None and (host, bare_uuid(view.uuid)) not in reported
             for name in _names(place, view, has_left=place in self._left, scope=f"{host}/" if is_claimed else ""):
                 self._join(_key(place), name)
         self._of: dict[Place, tuple[str, str]] = {}
@@ -268,7 +268,7 @@ def _names(place: Place, view: View, *, has_left: bool, scope: str) -> list[str]
     """
     if view.kind is ViewKind.MIG:
         return []
-    names = [f"uuid/{scope}{_bare(view.uuid)}"] if view.uuid else []
+    names = [f"uuid/{scope}{bare_uuid(view.uuid)}"] if view.uuid else []
     if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY) and not has_left:
         names.append(f"pci/{place[0]}/{view.pci_address}")
     return names
@@ -278,11 +278,6 @@ def _was_in_slot(view: View, current: Mapping[str, View], uuids: Iterable[str | 
     """Return whether a former view is the device now in its slot, before it was bound to vfio or first read."""
     now = next((one for one in current.values() if one.pci_address and one.pci_address == view.pci_address), None)
     return now is not None and (view.uuid is None or now.uuid is None or view.uuid not in uuids)
-
-
-def _bare(uuid: str) -> str:
-    """Normalise a vGPU's UUID: the guest's driver adds the prefix `GPU-`."""
-    return normalise_uuid(uuid.removeprefix("GPU-")) or uuid
 
 
 def _key(place: Place) -> str:

@@ -295,6 +295,8 @@ class AllocationQueries:
         for other in self._claims.rivals(one):
             field = REQUIRED_TARGET_FIELD[spec.kind]
             subject = f"{_SUBJECTS[field]} {getattr(spec.target, field)!r}"
+            if spec.kind in VM_KINDS and other.spec.target != spec.target:
+                subject = "one of the devices"
             raise ConflictError(
                 f"{subject} is allocated to another tenant at that time: "
                 f"close allocation {other.id!r} first, or choose times that do not overlap"
