@@ -9,7 +9,7 @@ from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.samples import gaps
+from gpufleet.stores.clickhouse.samples import gaps, series
 from tests.support.accepted import accept
 
 T0 = 1_700_000_000 * NANOS
@@ -17,6 +17,12 @@ STEP = 60 * NANOS
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 POWER = (GPU.key, "gpu_power_watts")
 LOST, TIMEOUT = Absent(Reason.GPU_LOST, "of GPU-1"), Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage")
+
+
+@pytest.fixture(params=[series.MAX_ROWS_WITH_SETS, 0], ids=["with values", "alone"], autouse=True)
+def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read reasons with the values, or by a query of their own."""
+    monkeypatch.setattr(series, "MAX_ROWS_WITH_SETS", request.param)
 
 
 def sample(second: int, power: float | Absent, reader: str = "nvml", view: View | None = GPU) -> Sample:

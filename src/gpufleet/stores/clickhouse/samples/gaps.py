@@ -1,7 +1,7 @@
 """Reasons of steps without a value, from the absence sets of the samples in them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,19 +17,25 @@ MAX_ROWS = 200_000
 MAX_SPANS = 50
 """Maximum number of intervals in a query; more gaps are read as one interval from the first to the last."""
 
-_QUERY = """
-SELECT subject, intDiv(toUnixTimestamp64Nano(measured_at) - {{start:Int64}}, {{step:Int64}}) AS number,
-    argMax(absence_set, measured_at) AS newest
+NEWEST_SET = "argMax(absence_set, measured_at)"
+"""SQL expression for the absence set of the newest sample of a step; 0 if nothing is absent."""
+
+_QUERY = f"""
+SELECT subject, intDiv(toUnixTimestamp64Nano(measured_at) - {{{{start:Int64}}}}, {{{{step:Int64}}}}) AS number,
+    {NEWEST_SET} AS newest
 FROM samples
-WHERE subject IN {{subjects:Array(UInt32)}} AND provenance = {{provenance:String}} AND ({spans})
+WHERE subject IN {{{{subjects:Array(UInt32)}}}} AND provenance = {{{{provenance:String}}}} AND ({{spans}})
 GROUP BY subject, number
 HAVING newest != 0
 ORDER BY number DESC, subject
-LIMIT {max_rows}
-"""
+LIMIT {{max_rows}}
+"""  # noqa: S608 - names are constants; values are bound as parameters
 
 SeriesKey = tuple[str, str]
 """View key ('' for the machine itself) and metric."""
+
+StepSet = tuple[int, int, int]
+"""Subject, number of a step, and absence set of the subject's newest sample in it."""
 
 
 class StepGrid(msgspec.Struct, frozen=True):
@@ -64,6 +70,7 @@ def fetch_gap_reasons(
     series: Mapping[SeriesKey, tuple[str, Mapping[int, object]]],
     grid: StepGrid,
     provenance: Provenance,
+    known: Sequence[StepSet] | None = None,
 ) -> dict[SeriesKey, dict[int, Reason]]:
     """Return the reasons of the steps in which a metric was read and absent, by number of the step.
 
@@ -77,6 +84,7 @@ def fetch_gap_reasons(
         series: key to the reader of the series, and its values by step.
         grid: the steps.
         provenance: of the samples.
+        known: absence sets of all steps, if the caller has them; otherwise those of the gaps are queried.
     """
     missing = {key: list(grid.gaps(present)) for key, (_, present) in series.items()}
     spans = _spans(gap for gaps in missing.values() for gap in gaps)
@@ -84,6 +92,25 @@ def fetch_gap_reasons(
     chosen = {number: one for number, one in subjects.items() if one.view in views}
     if not spans or not chosen:
         return {}
+    found = _fetch_sets(handle, chosen, spans, grid, provenance) if known is None else known
+    rows: dict[str, dict[int, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
+    for subject, number, absence_set in found:
+        of = chosen.get(subject)
+        if of is not None:
+            rows[of.view][number].append((of.reader, absence_set))
+    in_gaps = {number for gap in spans for number in gap}
+    ids = {id_ for _, number, id_ in found if number in in_gaps}
+    absences = fetch_absences(handle, ids, cache)
+    return {
+        (view, metric): _reasons(metric, series[view, metric][0], gaps, rows.get(view, {}), absences)
+        for (view, metric), gaps in missing.items()
+    }
+
+
+def _fetch_sets(
+    handle: Handle, subjects: Mapping[int, SubjectRow], spans: Iterable[range], grid: StepGrid, provenance: Provenance
+) -> list[StepSet]:
+    """Return the absence sets of steps, newest first."""
     query = _QUERY.format(
         spans=" OR ".join(
             f"(measured_at >= {_instant(start)} AND measured_at < {_instant(end)})"
@@ -92,19 +119,8 @@ def fetch_gap_reasons(
         max_rows=MAX_ROWS,
     )
     parameters = {"provenance": provenance.value, "start": grid.start, "step": grid.step}
-    rows: dict[str, dict[int, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
-    for slice_ in subject_slices(chosen):
-        for subject, number, absence_set in handle.query(
-            query, parameters={**parameters, "subjects": slice_}
-        ).result_rows:
-            of = chosen[subject]
-            rows[of.view][number].append((of.reader, absence_set))
-    sets = {id_ for steps in rows.values() for found in steps.values() for _, id_ in found}
-    absences = fetch_absences(handle, sets, cache)
-    return {
-        (view, metric): _reasons(metric, series[view, metric][0], gaps, rows.get(view, {}), absences)
-        for (view, metric), gaps in missing.items()
-    }
+    slices = [{**parameters, "subjects": slice_} for slice_ in subject_slices(subjects)]
+    return [row for one in slices for row in handle.query(query, parameters=one).result_rows]
 
 
 def _reasons(

@@ -19,7 +19,7 @@ from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
 from gpufleet.stores.clickhouse.samples import xids
 from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
-from gpufleet.stores.clickhouse.samples.gaps import StepGrid, fetch_gap_reasons
+from gpufleet.stores.clickhouse.samples.gaps import NEWEST_SET, StepGrid, StepSet, fetch_gap_reasons
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 from gpufleet.stores.clickhouse.samples.newest_rows import value_of
 from gpufleet.stores.clickhouse.schema.sets import AbsenceSets
@@ -30,19 +30,22 @@ MAX_POINTS = 11_000
 MAX_ROWS = 2_000_000
 """Maximum number of rows of a query, over all views and readers."""
 
+MAX_ROWS_WITH_SETS = 100_000
+"""Maximum number of rows of a query that has the reasons of gaps, too."""
+
 StepPart = tuple[Value, int]
 """Sum and count for a mean; otherwise the last value and its time of measurement."""
 
 _HEAD = """
-SELECT subject, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number,
+SELECT subject, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number, {newest_set} AS newest_set,
     {aggregates}
 FROM {table} FINAL
 WHERE subject IN {{subjects:Array(UInt32)}} AND provenance = {{provenance:String}}
     AND ({spans}){more}
 GROUP BY subject, number
-HAVING {present}
+HAVING {present} OR newest_set != 0
 ORDER BY subject, number
-SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max_rows}
+SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max_rows}{settings}
 """
 
 _CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
@@ -86,18 +89,24 @@ def fetch_series(
         "step": step,
         **xids.xid_parameters(handle, requested, chosen, provenance, xids_since, end),
     }
+    grid = StepGrid(start, end, step)
+    # Of a long interval, fewer rows are read if the reasons of gaps have a query of their own.
+    has_sets = not source.rolled and grid.count * len(chosen) <= MAX_ROWS_WITH_SETS
+    sets: list[StepSet] = []
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
-    for query, subjects_of_query in product(_queries(source, requested), subject_slices(chosen)):
+    queries = _queries(source, requested, has_sets=has_sets)
+    for query, subjects_of_query in product(queries, subject_slices(chosen)):
         bound = {**parameters, "subjects": subjects_of_query}
-        for subject, number, *parts in handle.query(query, parameters=bound).result_rows:
+        for subject, number, newest_set, *parts in handle.query(query, parameters=bound).result_rows:
             of = chosen[subject]
+            if newest_set:
+                sets.append((subject, number, newest_set))
             for metric, value, weight in zip(requested, parts[::2], parts[1::2], strict=True):
                 if value is not None and weight:
                     steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
     longest = {key: _of_readers(CATALOGUE[key[1]], readers) for key, readers in found.items()}
-    grid = StepGrid(start, end, step)
-    reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance)
+    reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance, sets if has_sets else None)
     return StoredSeries(
         points={
             (view or None, name): _points(CATALOGUE[name], steps, start, step)
@@ -130,19 +139,23 @@ def _severity(part: StepPart) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
-def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
+def _queries(source: SourceChoice, metrics: Sequence[Metric], *, has_sets: bool) -> Iterator[str]:
+    """Yield the queries of samples and of windows. With `has_sets`, a few samples are read, with their absence sets."""
     if source.raw:
         yield _HEAD.format(
             at="toUnixTimestamp64Nano(measured_at)",
+            newest_set=NEWEST_SET if has_sets else "0",
             **_aggregates(map(_sample_aggregates, metrics)),
             table="samples",
             spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in source.raw),
             more="",
             max_rows=MAX_ROWS,
+            settings=", max_threads = 1" if has_sets else "",  # less time for small parts
         )
     if source.rolled:
         yield _HEAD.format(
             at=f"toInt64(toUnixTimestamp(at)) * {NANOS}",
+            newest_set="0",
             **_aggregates(map(_window_aggregates, metrics)),
             table=_TABLES[source.resolution],
             spans=" OR ".join(
@@ -151,6 +164,7 @@ def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
             ),
             more=_CURRENT,
             max_rows=MAX_ROWS,
+            settings="",
         )
 
 
