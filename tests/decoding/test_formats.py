@@ -271,7 +271,6 @@ def test_damaged_input_raises_at_most_a_wire_error(data: st.DataObject) -> None:
             "no_supported_gpu",
             Reason.NO_SUPPORTED_GPU,
         ),
-        ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error", "error", Reason.DRIVER_ERROR),
     ],
 )
 def test_driver_failure_message_is_a_snapshot(message: str, state: str, reason: Reason) -> None:
@@ -282,6 +281,16 @@ def test_driver_failure_message_is_a_snapshot(message: str, state: str, reason: 
     assert snapshot.host.readings["nvidia_driver_state"].value == state
     assert {status.error_class for status in snapshot.readers} == {reason}
     assert all(message.split("\n")[0] in status.last_error for status in snapshot.readers)
+
+
+@pytest.mark.parametrize(("text", "state"), [("GPU is lost", "lost"), ("Unknown Error", "unreadable")])
+def test_gpu_that_a_failure_message_names_is_decoded(text: str, state: str) -> None:
+    name, decoded = of(f"Unable to determine the device handle for GPU0000:65:00.0: {text}\n".encode())
+    assert name == "nvidia-smi-failure"
+    (snapshot,) = decoded.snapshots
+    assert {one.pci_address: one.readings["gpu_state"].value for one in snapshot.devices} == {"0000:65:00.0": state}
+    assert snapshot.host.readings["nvidia_driver_state"].value == "error"
+    assert {status.error_class for status in snapshot.readers} == {Reason.DRIVER_ERROR}
 
 
 def test_unknown_message_is_not_a_driver_failure() -> None:

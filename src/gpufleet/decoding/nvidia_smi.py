@@ -359,7 +359,7 @@ def _decode_failure(source: CapturedInput) -> DecodeResult:
     if not any(sentence in failure.message.lower() for sentence, _ in SENTENCES) and not _is_failure(source.content):
         raise WireError("", "no failure message of nvidia-smi found")
     if failure.reason is Reason.NO_DATA:  # the exit code is unknown
-        failure = Failure(Reason.DRIVER_ERROR, failure.message)
+        failure = Failure(Reason.DRIVER_ERROR, failure.lines)
     machine = SnapshotBuilder(Machine(name=source.name), source.at)
     states, named = DeviceStates(NAME), named_devices(failure.lines)
     for lane in LANES:

@@ -53,6 +53,14 @@ def device_reason(reasons: Iterable[Reason]) -> Reason | None:
     return next((reason for reason in STATE_OF_REASON if reason in found), None)
 
 
+def shared_reason(reason: Reason) -> Reason:
+    """Return the reason of a failure for every device that it affects.
+
+    A failure that names no device is no evidence that one is lost or requires a reset.
+    """
+    return Reason.DRIVER_ERROR if reason in STATE_OF_REASON else reason
+
+
 def state_of(values: Mapping[str, Value | Absent], dims: Iterable[DimValue] = ()) -> str | Absent:
     """Return the state of a device by the readings of one pass.
 

@@ -166,7 +166,7 @@ async def test_unknown_error_about_a_device_is_a_failure(smi: FakeNvidiaSmi, rea
 
 
 WHOLE = {
-    "lost": (LOST, Reason.GPU_LOST, "lost", ["gpu_lost"]),
+    "lost": (LOST, Reason.DRIVER_ERROR, "lost", ["gpu_lost"]),
     "unknown": (
         "Unable to determine the device handle for GPU1: 0000:64:00.0: Unknown Error\nNo devices were found\n",
         Reason.NO_SUPPORTED_GPU,
@@ -174,7 +174,7 @@ WHOLE = {
         ["gpu_failed"],
     ),
 }
-"""Outputs without any row: of a machine whose only GPU is lost."""
+"""Outputs without any row: of a machine whose only GPU is lost. The reason of the pass is none of that GPU's."""
 
 
 @pytest.mark.parametrize("case", WHOLE)
@@ -196,6 +196,40 @@ async def test_only_gpu_of_a_machine_is_lost(
     assert first or lost.view == known
     assert kinds(done) == events
     assert [sample.values["nvidia_driver_state"] for sample in done.samples if sample.view is None]
+
+
+async def test_gpu_that_a_log_without_devices_names_is_failed(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    smi.fault("log", code=15, stdout=f"{UNKNOWN}<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>\n")
+    smi.fault("table", code=15, stdout=UNKNOWN)
+    with pytest.raises(ReaderError) as raised:
+        await reader.read(Lane.STATIC)
+    assert raised.value.round is not None
+    assert gpus(raised.value.round).keys() == {"0000:64:00.0"}
+
+
+async def test_lost_gpu_is_no_reason_of_the_other_gpus(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    """The query of processes prints the error of one GPU only."""
+    smi.write(before=LOST, rows=[row for row in smi.scenario["rows"] if row["index"] != "1"], code=15)
+    smi.fault("apps", code=15, stdout=LOST)
+    found = gpus(await reader.read(Lane.FAST))
+    assert found.pop("0000:64:00.0").values["gpu_compute_processes"] == Absent(Reason.GPU_LOST)
+    counts = {sample.values["gpu_compute_processes"] for sample in found.values()}
+    assert counts == {Absent(Reason.DRIVER_ERROR, "--query-compute-apps")}
+
+
+@pytest.mark.parametrize("failing", ["apps", "log", "list"])
+async def test_each_message_of_a_failed_command_is_about_its_own_gpu(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, failing: str
+) -> None:
+    await reader.read(Lane.STATIC)
+    first = UNKNOWN.replace("0000:64", "0000:53")
+    smi.write(before=first + LOST, rows=[row for row in smi.scenario["rows"] if row["index"] not in "01"], code=15)
+    smi.fault(failing, code=15, stdout=first + LOST)
+    done = await reader.read(Lane.FAST)
+    found = gpus(done)
+    assert found["0000:53:00.0"].values["gpu_state"] == "unreadable"
+    assert found["0000:64:00.0"].values["gpu_state"] == "lost"
+    assert sorted(kinds(done)) == ["gpu_failed", "gpu_lost"]
 
 
 def without_uuid(row: dict[str, str], **changed: str) -> dict[str, str]:

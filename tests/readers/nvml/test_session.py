@@ -27,6 +27,7 @@ async def failure(reader: NvmlReader, lane: Lane = Lane.FAST) -> ReaderError:
         (28, Reason.NO_SUPPORTED_GPU, "no_supported_gpu", "No supported GPUs were found"),
         (4, Reason.NOT_PERMITTED, "no_access", "Insufficient Permissions"),
         (17, Reason.DRIVER_ERROR, "error", "An error without a text"),
+        (15, Reason.DRIVER_ERROR, "error", "GPU is lost"),
     ],
 )
 async def test_failed_start_has_its_reason_and_is_retried(

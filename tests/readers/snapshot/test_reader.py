@@ -93,6 +93,10 @@ async def test_snapshot_without_gpus_fails_with_its_readers_error() -> None:
     with pytest.raises(ReaderError) as caught:
         await read(bare, Lane.FAST)
     assert caught.value.absence is Reason.DRIVER_MISMATCH
+    lost = msgspec.structs.replace(failed, error_class="gpu_lost")
+    with pytest.raises(ReaderError) as caught:
+        await read(msgspec.structs.replace(bare, readers=(lost,)), Lane.FAST)
+    assert caught.value.absence is Reason.DRIVER_ERROR
     odd = msgspec.structs.replace(failed, error_class="RuntimeError")
     with pytest.raises(ReaderError) as caught:
         await read(msgspec.structs.replace(bare, readers=(odd,)), Lane.FAST)

@@ -99,8 +99,6 @@ REASON_PRECEDENCE = (
     Reason.IDENTITY_MISMATCH,
     Reason.DRIVER_MISMATCH,
     Reason.DRIVER_ERROR,
-    Reason.GPU_LOST,
-    Reason.RESET_REQUIRED,
     Reason.NO_SUPPORTED_GPU,
     Reason.NO_DRIVER,
     Reason.NO_LIBRARY,

@@ -3,6 +3,7 @@
 import math
 
 from gpufleet.model.absence import Reason
+from gpufleet.model.device_state import shared_reason
 
 OK, NO_DATA, STALE_DATA, NOT_WATCHED, INSUFFICIENT_SIZE = 0, -14, -15, -16, -31
 VERSION_MISMATCH, FUNCTION_NOT_FOUND, UNKNOWN_FIELD, BAD_PARAMETER = -12, -20, -13, -1
@@ -62,8 +63,6 @@ REASONS = {
 }
 """Code to reason; every other code is `driver_error`."""
 
-_OF_GPU = frozenset({Reason.GPU_LOST, Reason.RESET_REQUIRED})
-
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 """Meaning of a blank value by its offset: blank, not found, not supported, not permitted."""
 
@@ -78,8 +77,7 @@ _TEXT_BLANK = {
 
 def refusal_reason(code: int) -> Reason:
     """Return the reason for a code that refuses a command. It names no GPU, so that it is no evidence about one."""
-    reason = REASONS.get(code, Reason.DRIVER_ERROR)
-    return Reason.DRIVER_ERROR if reason in _OF_GPU else reason
+    return shared_reason(REASONS.get(code, Reason.DRIVER_ERROR))
 
 
 def name_of(code: int) -> str:

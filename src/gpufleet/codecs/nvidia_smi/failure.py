@@ -11,7 +11,7 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.values import MAX_SHOWN, decode, messages_of, shown
 from gpufleet.model.absence import Reason
-from gpufleet.model.device_state import device_reason
+from gpufleet.model.device_state import device_reason, shared_reason
 from gpufleet.model.view import normalise_pci_address
 
 SENTENCES = (
@@ -42,7 +42,6 @@ CODES = {
     9: Reason.NO_DRIVER,
     12: Reason.NO_LIBRARY,
     13: Reason.NOT_IN_DRIVER,
-    15: Reason.GPU_LOST,
     18: Reason.DRIVER_MISMATCH,
     28: Reason.NO_SUPPORTED_GPU,
     124: Reason.TIMEOUT,
@@ -50,7 +49,10 @@ CODES = {
     127: Reason.READER_FAILED,
     137: Reason.TIMEOUT,
 }
-"""Exit code to reason if no message matches: nvidia-smi's own, timeout(1)'s 124 and 137, a shell's 126 and 127."""
+"""Exit code to reason if no message matches: nvidia-smi's own, timeout(1)'s 124 and 137, a shell's 126 and 127.
+
+15 (a GPU is lost) has no reason: it names no GPU.
+"""
 
 _OF_CODE = {
     124: "nvidia-smi timed out",
@@ -63,37 +65,34 @@ _ADDRESS = re.compile(r"\bGPU ?(?:[0-9]{1,3}: )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Reason and message of a failed call; the message is the driver's own if there is one.
+    """Reason and messages of a failed call; the messages are the driver's own if there are any.
 
     Attributes:
-        reason: of the call as a whole.
-        message: printed lines in one text.
-        lines: printed lines; each can name another GPU.
+        reason: of the call as a whole. `named_devices` returns the reasons of single GPUs.
+        lines: messages; each can name another GPU.
     """
 
     reason: Reason
-    message: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Messages in one text."""
+        message = "; ".join(self.lines)
+        return message if len(message) <= 2 * MAX_SHOWN else message[: 2 * MAX_SHOWN - 1] + "…"
 
 
 def classify_failure(exit_code: int, stdout: bytes, stderr: bytes) -> Failure:
     """Classify output without rows and devices."""
     lines = messages_of(decode(stdout[: 1 << 16]).split("\n") + decode(stderr[: 1 << 16]).split("\n"))
-    text = " | ".join(lines).lower()
-    reason = CODES.get(exit_code) if exit_code in _OF_CODE else None
-    reason = (
-        reason or next((reason for fragment, reason in SENTENCES if fragment in text), None) or CODES.get(exit_code)
-    )
-    if not lines:
-        message = _OF_CODE.get(exit_code, f"nvidia-smi printed nothing and ended with code {exit_code}")
-    else:
-        message = "; ".join(lines)
-        message = message if len(message) <= 2 * MAX_SHOWN else message[: 2 * MAX_SHOWN - 1] + "…"
-        if exit_code in _OF_CODE:
-            message = f"{_OF_CODE[exit_code]}: {message}"
-    if reason is None:
-        reason = Reason.NO_DATA if exit_code == 0 else Reason.DRIVER_ERROR
-    return Failure(reason, message, lines)
+    if exit_code in _OF_CODE:
+        return Failure(CODES[exit_code], (_OF_CODE[exit_code], *lines))
+    shared = [line for line in lines if named_device(line) is None]
+    reason = _reason_in(" | ".join(shared))
+    if reason is None and len(shared) < len(lines):
+        reason = Reason.DRIVER_ERROR  # all that is known is about the named GPUs, also by the exit code
+    reason = reason or CODES.get(exit_code) or (Reason.NO_DATA if exit_code == 0 else Reason.DRIVER_ERROR)
+    return Failure(shared_reason(reason), lines or (f"nvidia-smi printed nothing and ended with code {exit_code}",))
 
 
 def named_devices(messages: Iterable[str]) -> dict[str, Reason]:
@@ -109,6 +108,9 @@ def named_device(message: str) -> tuple[str, Reason] | None:
     found = _ADDRESS.search(shown(message))
     if found is None:
         return None
-    lower = message.lower()
-    reason = next((reason for fragment, reason in SENTENCES if fragment in lower), Reason.DRIVER_ERROR)
-    return normalise_pci_address(found[1]), reason
+    return normalise_pci_address(found[1]), _reason_in(message) or Reason.DRIVER_ERROR
+
+
+def _reason_in(text: str) -> Reason | None:
+    lower = text.lower()
+    return next((reason for fragment, reason in SENTENCES if fragment in lower), None)

@@ -42,6 +42,6 @@ class NvidiaSmiCommand:
                 (self._path, *arguments), timeout_seconds=self._timeout, max_output_bytes=MAX_OUTPUT_BYTES
             )
         except ChannelTimeoutError as error:
-            raise CommandFailedError(Failure(Reason.TIMEOUT, str(error))) from error
+            raise CommandFailedError(Failure(Reason.TIMEOUT, (str(error),))) from error
         except ChannelError as error:
-            raise CommandFailedError(Failure(Reason.READER_FAILED, str(error))) from error
+            raise CommandFailedError(Failure(Reason.READER_FAILED, (str(error),))) from error

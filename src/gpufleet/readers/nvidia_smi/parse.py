@@ -18,6 +18,7 @@ from gpufleet.codecs.nvidia_smi import (
     parse_listing,
     parse_xml,
 )
+from gpufleet.codecs.nvidia_smi.failure import named_devices
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
@@ -55,8 +56,10 @@ def parse_log(result: ExecResult) -> Log:
         raise _parse_failure(result, error) from error
     if not found.devices:
         failure = _failure_of(result)
-        if failure.reason in (Reason.NO_DATA, Reason.DRIVER_ERROR):
-            failure = Failure(Reason.NO_SUPPORTED_GPU, "nvidia-smi lists no GPU")
+        if named_devices(found.messages):
+            failure = Failure(failure.reason, found.messages)
+        elif failure.reason in (Reason.NO_DATA, Reason.DRIVER_ERROR):
+            failure = Failure(Reason.NO_SUPPORTED_GPU, ("nvidia-smi lists no GPU",))
         raise CommandFailedError(failure)
     return msgspec.structs.replace(found, messages=_with_code(found.messages, result))
 
@@ -72,8 +75,9 @@ def parse_device_listing(result: ExecResult) -> Listing:
 def _parse_failure(result: ExecResult, error: WireError) -> CommandFailedError:
     """Classify an unreadable output by the driver's error message, or without one by the parse error."""
     failure = _failure_of(result)
-    if failure.reason in (Reason.NO_DATA, Reason.DRIVER_ERROR) and result.exit_code == 0 and result.stdout.strip():
-        return CommandFailedError(Failure(Reason.DRIVER_ERROR, f"the output of nvidia-smi cannot be read: {error}"))
+    is_unexplained = failure.reason in (Reason.NO_DATA, Reason.DRIVER_ERROR) and not named_devices(failure.lines)
+    if is_unexplained and result.exit_code == 0 and result.stdout.strip():
+        failure = Failure(Reason.DRIVER_ERROR, (f"the output of nvidia-smi cannot be read: {error}",))
     return CommandFailedError(failure)
 
 

@@ -160,7 +160,7 @@ class NvidiaSmiReader:
         if not outputs.records:
             self._offered = frozenset()  # the supported fields can differ after a recovery
             raise failures[0]
-        outputs.messages += [str(failed) for failed in failures]
+        outputs.messages += [line for failed in failures for line in failed.failure.lines]
         if any(record.mig for record in outputs.records):
             after = await self._listing(outputs)
             outputs.listing = after if after == before else None
@@ -168,7 +168,7 @@ class NvidiaSmiReader:
             try:
                 outputs.add_apps(await self._command.run(*plan.APPS))
             except CommandFailedError as failed:
-                outputs.messages.append(str(failed))
+                outputs.messages += failed.failure.lines
                 outputs.apps = Absent(failed.failure.reason, "--query-compute-apps")
         return outputs
 
@@ -176,7 +176,7 @@ class NvidiaSmiReader:
         try:
             return parse.parse_device_listing(await self._command.run(*plan.LIST))
         except CommandFailedError as failed:
-            outputs.messages.append(f"-L: {failed}")
+            outputs.messages += [f"-L: {line}" for line in failed.failure.lines]
             return None
 
     def _failure(self, failed: CommandFailedError, lane: Lane, planned: Plan) -> ReaderError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.device_state import shared_reason
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.readers.nvml.context import UNKNOWN
@@ -74,7 +75,7 @@ def failure(failed: RoundFailedError, lane: Lane) -> ReaderError:
     elif record.code == NO_PERMISSION:
         reason = Reason.NOT_PERMITTED
     else:
-        reason = REASONS.get(record.code, Reason.DRIVER_ERROR)
+        reason = shared_reason(REASONS.get(record.code, Reason.DRIVER_ERROR))
     at = record.measured_at if record is not None else failed.at
     return _error(reason, message, lane, at)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.device_state import shared_reason
 from gpufleet.model.reading import READER_PRECEDENCE, DimReading, DimValue, Reading, Sample, Value
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState
@@ -52,7 +53,8 @@ def why_no_gpu(snapshot: Snapshot) -> Absent:
     for report in snapshot.readers:
         if report.reader in _GPU_READERS and (report.state is ReaderState.FAILED or report.last_error):
             reason = Reason(report.error_class) if report.error_class else Reason.READER_FAILED
-            return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, report.last_error)
+            reason = Reason.READER_FAILED if reason is Reason.UNKNOWN else shared_reason(reason)
+            return Absent(reason, report.last_error)
     return Absent(Reason.NO_SUPPORTED_GPU, "gpufleet found no GPU there")
 
 
