@@ -50,17 +50,41 @@ async def test_gpu_with_errors_only_is_unreadable(tmp_path: Path) -> None:
     assert of_gpu(found, 1).values["gpu_state"] == "unreadable"
 
 
-async def test_lost_gpu_without_identity_keeps_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost_ids", [[1], [0, 1]])
+@pytest.mark.parametrize("closes", [False, True])
+async def test_lost_gpu_without_identity_keeps_its_own(tmp_path: Path, *, closes: bool, lost_ids: list[int]) -> None:
     engine = EngineState.healthy(2)
     async with reading(tmp_path, engine) as (reader, _):
         known = of_gpu(await reader.read(Lane.FAST), 1).view
-        engine.gpus[1].statuses = dict.fromkeys(engine.gpus[1].values, GPU_LOST)
+        if closes:
+            await reader.close()
+        for number in lost_ids:
+            engine.gpus[number].statuses = dict.fromkeys(engine.gpus[number].values, GPU_LOST)
         lost = await reader.read(Lane.FAST)
-        engine.gpus[1].statuses = {}
+        if closes:
+            await reader.close()
+        for number in lost_ids:
+            engine.gpus[number].statuses = {}
         recovered = await reader.read(Lane.FAST)
     assert of_gpu(lost, 1).view == known
     assert of_gpu(lost, 1).values["gpu_state"] == "lost"
-    assert [event.kind for event in (*lost.events, *recovered.events)] == ["gpu_lost", "gpu_recovered"]
+    assert [event.kind for event in lost.events] == ["gpu_lost"] * len(lost_ids)
+    assert [event.kind for event in recovered.events] == ["gpu_recovered"] * len(lost_ids)
+
+
+@pytest.mark.parametrize("ids", [{0: 0, 1: 1, 2: 3, 3: 2}, {0: 0, 1: 1, 2: 2}], ids=["other ids", "fewer GPUs"])
+async def test_lost_gpu_of_a_restarted_engine_has_no_earlier_identity(ids: dict[int, int], tmp_path: Path) -> None:
+    """The new engine's GPU 1 is lost. It reports no identity, and can be another one than the old engine's GPU 1."""
+    engine = EngineState.healthy(4)
+    async with reading(tmp_path, engine) as (reader, _):
+        await reader.read(Lane.FAST)
+        await reader.close()
+        engine.gpus = {number: engine.gpus[before] for number, before in ids.items()}
+        engine.gpus[1].statuses = dict.fromkeys(engine.gpus[1].values, GPU_LOST)
+        restarted = await reader.read(Lane.FAST)
+    named = [one.view.index for one in restarted.samples if one.view is not None]
+    assert named == [number for number in ids if number != 1]
+    assert restarted.events == ()
 
 
 @pytest.mark.parametrize("status", [0, NOT_SUPPORTED])

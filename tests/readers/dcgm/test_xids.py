@@ -41,6 +41,18 @@ async def test_each_xid_is_reported_once_and_old_ones_are_not(tmp_path: Path) ->
         assert engine.connections == 2
 
 
+async def test_xid_of_a_restarted_engine_has_the_gpu_of_its_new_id(tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    state.xids = {(GPU, 0): [(now() - 60 * SECOND, 31)]}
+    async with reading(tmp_path, state) as (reader, _):
+        await reader.read(Lane.EVENT)
+        await reader.close()
+        state.gpus = {0: state.gpus[1], 1: state.gpus[0]}
+        state.xids[GPU, 0].append((now(), 79))
+        events = (await reader.read(Lane.EVENT)).events
+    assert codes_and_uuids(events) == [(79, "GPU-5b4e07f6-3a86-4340-039d-000000000001")]
+
+
 @pytest.mark.parametrize("ahead", [-3600 * SECOND, 3600 * SECOND])
 async def test_xid_has_the_time_of_the_agent(ahead: int, tmp_path: Path) -> None:
     state = EngineState.healthy(1)

@@ -70,10 +70,10 @@ class DcgmReader:
         self._watches = WatchManager(self._client)
         self._xids = xids.XidHistory()
         self._session: EngineSession | None = None
-        self._connection = 0
         self._mig_devices: tuple[MigDevice, ...] | None = None
         self._views: dict[Entity, View] = {}
-        self._known: dict[Entity, View] = {}  # of all passes over this connection
+        self._known: dict[Entity, View] = {}  # of all passes over engines with the same numbers of GPUs
+        self._identified: EngineSession | None = None  # of the newest `_views`
         self._states = DeviceStates(NAME)
         self._instances = InstanceMemory()
         self._newest = 0  # newest timestamp of a live value, in microseconds of the engine's clock
@@ -132,6 +132,11 @@ class DcgmReader:
         )
 
     def _identify(self, session: EngineSession, readings: PassReadings) -> tuple[dict[Entity, View], list[str]]:
+        before = self._identified
+        if before is not None and before.connection != session.connection:
+            is_same = before.gpus == session.gpus and samples.confirms(self._known, readings.live)
+            self._known = self._known if is_same else {}  # the engine may be another one, with other numbers
+        self._identified = session
         self._views, errors = samples.identify_gpus(session, readings.live, self._side, self._known)
         self._known |= self._views
         return self._views, errors
@@ -139,9 +144,6 @@ class DcgmReader:
     async def _current_session(self, *, renew: bool = False) -> EngineSession:
         connection = await self._client.open()
         if self._session is None or self._session.connection != connection or renew:
-            if connection != self._connection:
-                self._connection = connection
-                self._known.clear()
             self._session = None
             self._session = await start_session(self._client, EVERY_FIELD)
             self._newest = 0
@@ -218,9 +220,9 @@ class DcgmReader:
             return False  # the event lane reports the error
 
     async def _events(self) -> Round:
-        """Return XIDs since the previous pass; the first pass identifies the GPUs."""
+        """Return XIDs since the previous pass; the first pass over a connection identifies the GPUs."""
         session = await self._current_session()
-        if not self._views:
+        if self._identified is None or self._identified.connection != session.connection:
             _, readings = await self._query_gpus(session, Lane.FAST)
             self._identify(session, readings)
         entities = self._entities()

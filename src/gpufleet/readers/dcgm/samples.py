@@ -82,8 +82,8 @@ def identify_gpus(
         session: with the engine.
         live: values read live.
         side: side of the views.
-        known: views of earlier passes over the same connection: an engine's GPU ids are fixed. A lost GPU that reports
-            no identity keeps its own.
+        known: views of earlier passes over the same engine, whose GPU ids are fixed. A lost GPU that reports no
+            identity keeps its own.
     """
     found: dict[Entity, View] = {}
     errors: list[str] = []
@@ -92,15 +92,10 @@ def identify_gpus(
     owners: dict[str, Entity] = {}
     for gpu in session.gpus:
         values = live.get(gpu, _NOTHING)
-        uuid, pci = text_of(values.get(UUID)), text_of(values.get(PCI_BUS_ID))
-        try:
-            address = normalise_pci_address(pci) if pci else None
-        except ValueError:
-            address = None
+        uuid, address = _identity(values)
         before = known.get(gpu)
-        if before is not None and lost_reason(live.get(gpu, _NOTHING)) is not None:
-            same = (uuid or before.uuid, address or before.pci_address) == (before.uuid, before.pci_address)
-            uuid, address = (before.uuid or "", before.pci_address) if same else (uuid, address)
+        if before is not None and lost_reason(values) is not None and _agrees(before, values):
+            uuid, address = before.uuid or "", before.pci_address
         if not uuid and not address:
             errors.append(f"GPU {gpu.id} of the engine reports no UUID and no PCI address")
             continue
@@ -112,6 +107,31 @@ def identify_gpus(
             continue
         found[gpu] = view
     return found, errors
+
+
+def confirms(known: Mapping[Entity, View], live: Mapping[tuple[int, int], Values]) -> bool:
+    """Return whether every identity that a GPU of an engine reports is the known one of its id.
+
+    Args:
+        known: views of passes over an earlier connection. A restarted engine can have other ids.
+        live: values read live.
+    """
+    return all(_agrees(view, live.get(gpu, _NOTHING)) for gpu, view in known.items())
+
+
+def _identity(values: Values) -> tuple[str, str | None]:
+    """Return the UUID and the PCI address that a GPU reports; empty and None if it reports none."""
+    uuid, pci = text_of(values.get(UUID)), text_of(values.get(PCI_BUS_ID))
+    try:
+        return uuid, normalise_pci_address(pci) if pci else None
+    except ValueError:
+        return uuid, None
+
+
+def _agrees(known: View, values: Values) -> bool:
+    """Return whether a GPU reports the known identity, or a part of it, or none."""
+    uuid, address = _identity(values)
+    return (uuid or known.uuid, address or known.pci_address) == (known.uuid, known.pci_address)
 
 
 def gpu_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane) -> list[Sample]:
