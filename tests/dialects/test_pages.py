@@ -138,6 +138,40 @@ def test_all_smi_page_with_instances() -> None:
     assert parents == {key for key in values if str(key).startswith("gpu/")}
 
 
+PLACEHOLDERS = ("[gpu is lost]", "[Unknown Error]", "[N/A]", "N/A", "ERR!", "Unknown Error")
+
+
+@pytest.mark.parametrize("text", PLACEHOLDERS)
+@pytest.mark.parametrize(
+    "series",
+    [
+        'nvidia_smi_gpu_info{{uuid="{0}",pci_bus_id="00000000:8{1}:00.0",name="{0}",serial="{0}"}} 1',
+        'DCGM_FI_DEV_GPU_TEMP{{UUID="{0}",gpu="{1}",pci_bus_id="00000000:8{1}:00.0",modelName="{0}"}} 40',
+    ],
+)
+def test_placeholder_of_an_exporter_is_no_identity_and_no_text(series: str, text: str) -> None:
+    _, found = of_text("".join(series.format(text, number) + "\n" for number in (3, 4)))
+    samples = [sample for of_machine in found.machines.values() for sample in of_machine]
+    assert {sample.view.key for sample in samples if sample.view} == {"gpu/pci/0000:83:00.0", "gpu/pci/0000:84:00.0"}
+    values = [value for sample in samples for value in sample.values.values()]
+    assert text not in values
+
+
+@pytest.mark.parametrize("text", [*PLACEHOLDERS, "<<<NOT_SUPPORTED>>>"])
+@pytest.mark.parametrize(
+    "series",
+    [
+        'DCGM_FI_DEV_GPU_TEMP{{UUID="{}",gpu="0"}} 40',
+        'all_smi_gpu_utilization{{gpu="A", instance="n", gpu_uuid="{}", gpu_index="3"}} 50',
+        'nvidia_smi_power_draw_watts{{uuid="{}"}} 50',
+        'kubevirt_vmi_gpu_utilization_percent{{name="vm", gpu_uuid="{}", gpu_index="0"}} 50',
+    ],
+)
+def test_series_with_a_placeholder_only_is_not_attributed(series: str, text: str) -> None:
+    _, found = of_text(series.format(text) + "\n")
+    assert (found.machines, found.unattributed) == ({}, 1)
+
+
 def test_both_generations_of_all_smi_labels() -> None:
     old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-a", index="3"} 50\n'
     new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-a", gpu_index="3"} 50\n'

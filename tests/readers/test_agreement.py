@@ -8,7 +8,6 @@ import pytest
 
 from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE
 from gpufleet.codecs.nvidia_smi import DeviceRecord, parse_capture, parse_csv, parse_text, parse_xml
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
@@ -16,6 +15,7 @@ from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
 from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.view import ViewKind
 from gpufleet.ports.channel import ExecResult
@@ -353,5 +353,5 @@ def test_reader_and_decode_agree_on_a_version_that_is_not_known(printed: str) ->
     read = own.values["nvidia_cuda_version"]
     (snapshot,) = decode(CapturedInput(content=log, name="x", at=0))[1].snapshots
     assert isinstance(read, Absent)
-    assert read.reason is token(printed)
+    assert read.reason is text_reason(printed)
     assert snapshot.host.readings["nvidia_cuda_version"].absent is read.reason

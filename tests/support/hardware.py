@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpufleet.codecs.nvidia_smi import parse_capture, parse_csv
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.catalogue.gpu import GPU_METRICS
@@ -19,6 +18,7 @@ from gpufleet.model.catalogue.gpu_board import BOARD_METRICS
 from gpufleet.model.catalogue.gpu_errors import ERROR_METRICS
 from gpufleet.model.catalogue.gpu_links import LINK_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
+from gpufleet.model.driver_texts import text_reason
 
 GOLDEN = Path(__file__).parents[1] / "readers" / "nvidia_smi" / "golden"
 DATA = Path(__file__).parents[1] / "data" / "nvidia_smi"
@@ -130,7 +130,7 @@ def _columns(prefix: str) -> Iterator[tuple[str, bool]]:
         for section in parse_capture(file.read_bytes()):
             if section.arguments.startswith("--query-gpu="):
                 for device in parse_csv(section.body).rows:
-                    present = {name: token(text) is None for name, text in device.items()}
+                    present = {name: text_reason(text) is None for name, text in device.items()}
                     yield from ((of_column[name], value) for name, value in present.items() if name in of_column)
 
 

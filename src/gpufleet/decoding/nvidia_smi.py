@@ -29,13 +29,14 @@ from gpufleet.codecs.nvidia_smi import (
 from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
 from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_device, named_devices
 from gpufleet.codecs.nvidia_smi.listing import Listing
-from gpufleet.codecs.nvidia_smi.values import parse_time, token
+from gpufleet.codecs.nvidia_smi.values import parse_time
 from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.decoding.local_time import ASSUMED, LocalTimeZone, zone_of_capture
 from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -213,7 +214,7 @@ def _printed_text(outputs: NvidiaSmiOutputs, leaf: str, field: str) -> str | Non
     """Return a text from the head of the log, or else from the first row of the table that has it."""
     texts = [outputs.log.leaves.get(leaf)] if outputs.log is not None else []
     texts += [row.get(field) for row in outputs.table.rows] if outputs.table is not None else []
-    return next((text for text in texts if text is not None and token(text) is None), None)
+    return next((text for text in texts if text is not None and text_reason(text) is None), None)
 
 
 def _zone_of(source: CapturedInput, shown: LocalTimeZone | None) -> LocalTimeZone:

@@ -14,7 +14,7 @@ and its index, or `Unknown GPU`. Neither is used.
 import re
 from collections.abc import Mapping
 
-from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table, text_of
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.catalogue.instances import ARR_MODES, SCHEDULER_POLICIES
@@ -185,14 +185,14 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     machine = _machine(labels)
     if series.name.startswith(_PER_MACHINE):
         return SeriesSubject(machine=machine, view=None)
-    uuid = labels.get("gpu_uuid") or labels.get("uuid") or ""
+    uuid = text_of(labels, "gpu_uuid", "uuid")
     if not uuid or _INDEX_FOR_UUID.match(uuid):
         return None
     if _BARE_UUID.match(uuid):  # format of its mock nodes
         uuid = f"GPU-{uuid.lower()}"
     index = small_number(labels.get("gpu_index") or labels.get("index") or "")
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, index=index)
-    name = labels.get("gpu", "").removeprefix(_NO_NAME)
+    name = text_of(labels, "gpu").removeprefix(_NO_NAME)
     if series.name.startswith("all_smi_vgpu_"):
         if series.name in _OF_VGPU_HOSTS:
             return SeriesSubject(machine=machine, view=gpu, name=name)
@@ -203,25 +203,25 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
 
 
 def _vgpu_subject(machine: str, gpu: View, labels: Mapping[str, str]) -> SeriesSubject | None:
-    uuid, vm = labels.get("vgpu_uuid"), labels.get("vgpu_vm_id", "")
+    uuid, vm = text_of(labels, "vgpu_uuid"), labels.get("vgpu_vm_id", "")
     if not uuid:
         return None
     view = View(
         kind=ViewKind.VGPU,
         side=Side.VGPU_HOST,
         uuid=uuid.lower(),
-        instance=labels.get("vgpu_id") or None,
+        instance=text_of(labels, "vgpu_id") or None,
         parent=gpu.key,
     )
-    texts = (("vgpu_type", labels.get("vgpu_type", "")), ("vgpu_vm_id", normalise_uuid(vm) or vm))
+    texts = (("vgpu_type", text_of(labels, "vgpu_type")), ("vgpu_vm_id", normalise_uuid(vm) or vm))
     return SeriesSubject(machine=machine, view=view, texts=texts)
 
 
 def _mig_subject(machine: str, gpu: View, labels: Mapping[str, str], name: str) -> SeriesSubject | None:
-    uuid = labels.get("mig_uuid")
+    uuid = text_of(labels, "mig_uuid")
     if not uuid:
         return None
-    gpu_instance, compute_instance = labels.get("gpu_instance_id", ""), labels.get("compute_instance_id", "")
+    gpu_instance, compute_instance = text_of(labels, "gpu_instance_id"), text_of(labels, "compute_instance_id")
     view = View(
         kind=ViewKind.MIG,
         side=Side.HOST,
@@ -230,7 +230,7 @@ def _mig_subject(machine: str, gpu: View, labels: Mapping[str, str], name: str) 
         parent=gpu.key,
     )
     texts = (
-        ("mig_profile", labels.get("mig_profile", "")),
+        ("mig_profile", text_of(labels, "mig_profile")),
         ("mig_gpu_instance", gpu_instance),
         ("mig_compute_instance", compute_instance),
     )

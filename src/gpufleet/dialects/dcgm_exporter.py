@@ -6,7 +6,16 @@ counters.
 
 from collections.abc import Mapping
 
-from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, address_of, guest_name, small_number, table
+from gpufleet.dialects.dialect import (
+    Dialect,
+    FamilyMapping,
+    SeriesSubject,
+    address_of,
+    guest_name,
+    small_number,
+    table,
+    text_of,
+)
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.stored.samples import ImportedSeries
@@ -136,7 +145,7 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     labels = series.labels
     if labels.get("vgpu") and series.name in OF_SHARERS:
         return None
-    uuid = labels.get("UUID") or labels.get("uuid") or ""
+    uuid = text_of(labels, "UUID", "uuid")
     address = address_of(labels.get("pci_bus_id", ""))
     if not uuid and not address:
         return None
@@ -145,12 +154,12 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     side = Side.GUEST if guest else Side.HOST
     index = small_number(labels.get("gpu", ""))
     gpu = View(kind=ViewKind.GPU, side=side, uuid=uuid or None, pci_address=address, index=index)
-    instance = labels.get("GPU_I_ID")
+    instance, name = text_of(labels, "GPU_I_ID"), text_of(labels, "modelName")
     if not instance:
-        return SeriesSubject(machine=machine, view=gpu, name=labels.get("modelName", ""), guest=bool(guest))
+        return SeriesSubject(machine=machine, view=gpu, name=name, guest=bool(guest))
     # No page has the UUID of a MIG device. GPU and instance id identify it for this exporter only.
     mig = View(kind=ViewKind.MIG, side=side, instance=f"{uuid or address}/{instance}", parent=gpu.key)
-    return SeriesSubject(machine=machine, view=mig, name=labels.get("modelName", ""), guest=bool(guest))
+    return SeriesSubject(machine=machine, view=mig, name=name, guest=bool(guest))
 
 
 def _machine(labels: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Subject
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.reading import Value
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import View, normalise_pci_address
@@ -139,6 +140,16 @@ def guest_name(labels: Mapping[str, str]) -> str:
     name = labels.get("vm_name") or labels.get("vm_uid") or ""
     namespace = labels.get("namespace", "")
     return f"{namespace}/{name}" if name and namespace else name
+
+
+def text_of(labels: Mapping[str, str], *names: str) -> str:
+    """Return the first text among the labels, or empty without any.
+
+    A placeholder, or the text of an error, is none: exporters copy them from nvidia-smi (`[GPU is lost]`) or DCGM
+    (`<<<NOT_SUPPORTED>>>`).
+    """
+    texts = (labels.get(name, "") for name in names)
+    return next((text for text in texts if text and text_reason(text) is None and not text.startswith("<<<")), "")
 
 
 def address_of(text: str) -> str | None:

@@ -4,7 +4,7 @@ Names, units and labels are from the proposal and its code. All families are gau
 milliwatts. A series is about a GPU seen from its guest; `name` and `namespace` are those of the virtual machine.
 """
 
-from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table, text_of
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
@@ -39,13 +39,13 @@ UNREAD = {
 def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Return the subject of a series: a GPU in a virtual machine `namespace/name`."""
     labels = series.labels
-    uuid, name = labels.get("gpu_uuid", ""), labels.get("name", "")
+    uuid, name = text_of(labels, "gpu_uuid"), labels.get("name", "")
     if not uuid or not name:
         return None
     namespace = labels.get("namespace", "")
     view = View(kind=ViewKind.GPU, side=Side.GUEST, uuid=uuid, index=small_number(labels.get("gpu_index", "")))
     return SeriesSubject(
-        machine=f"{namespace}/{name}" if namespace else name, view=view, name=labels.get("gpu_name", ""), guest=True
+        machine=f"{namespace}/{name}" if namespace else name, view=view, name=text_of(labels, "gpu_name"), guest=True
     )
 
 

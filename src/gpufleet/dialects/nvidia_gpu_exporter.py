@@ -7,6 +7,7 @@ A cell without a number, such as `[N/A]`, has no series, while `No`, `Disabled` 
 without ECC has no ECC mode, but some ECC counts of 0.
 """
 
+import re
 from collections.abc import Iterator
 
 from gpufleet.dialects.dialect import (
@@ -21,7 +22,8 @@ from gpufleet.dialects.dialect import (
 from gpufleet.dialects.sample_builder import STATE
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.device_state import REASON_OF_TEXT, RESET_REQUIRED
+from gpufleet.model.device_state import RESET_REQUIRED, STATE_OF_REASON
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -232,14 +234,20 @@ _TEXTS = {
 UUID_PREFIX = "GPU-"
 
 
+_UUID = re.compile(r"(?:GPU-)?([0-9A-Fa-f-]{1,60})", re.ASCII)
+
+
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Return the subject of a series: always a GPU, by UUID."""
-    uuid = series.labels.get("uuid", "")
-    if not uuid:
-        return None
-    uuid = uuid if uuid.startswith(UUID_PREFIX) else UUID_PREFIX + uuid
-    index = small_number(series.labels.get("index", ""))
+    """Return the subject of a series: always a GPU, by UUID, else address.
+
+    Of a lost GPU, the label `uuid` can be the text of an error, such as `[gpu is lost]`.
+    """
+    found = _UUID.fullmatch(series.labels.get("uuid", ""))
+    uuid = UUID_PREFIX + found[1] if found is not None else None
     address = address_of(series.labels.get("pci_bus_id", ""))
+    if uuid is None and address is None:
+        return None
+    index = small_number(series.labels.get("index", ""))
     view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, pci_address=address, index=index)
     return SeriesSubject(machine="", view=view)
 
@@ -247,11 +255,11 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
 def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     for label, metric in _TEXTS.items():
         text = series.labels.get(label, "")
-        lost = REASON_OF_TEXT.get(text.removeprefix("[").removesuffix("]").lower())
-        if lost is not None and CATALOGUE[metric].subjects != (Subject.MACHINE,):
-            yield metric, (), Absent(lost, label)
-        elif text and not text.startswith("["):  # nvidia-smi's placeholders: [N/A], [Not Supported]
+        why = text_reason(text)
+        if why is None:
             yield metric, (), text
+        elif why in STATE_OF_REASON and CATALOGUE[metric].subjects != (Subject.MACHINE,):
+            yield metric, (), Absent(why, label)
     address = address_of(series.labels.get("pci_bus_id", ""))
     if address:
         yield "gpu_pci_address", (), address

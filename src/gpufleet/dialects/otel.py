@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from gpufleet.dialects.dialect import address_of, small_number
+from gpufleet.dialects.dialect import address_of, small_number, text_of
 from gpufleet.dialects.l9gpu import INDEX, L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, UUID
 from gpufleet.dialects.otel_names import (
     HW,
@@ -201,14 +201,14 @@ def is_state(name: str) -> bool:
 
 def view_of(attributes: Mapping[str, str]) -> View | None:
     """Return the device of a point, or None if no attribute identifies one: it is then about the machine."""
-    known = attributes.get(ID) or attributes.get(UUID) or attributes.get(PCI, "")
+    known = text_of(attributes, ID, UUID, PCI)
     if not known or len(known) > MAX_ID:
         return None
     kind = attributes.get(KIND, "")
     if kind not in set(ViewKind):
         kind = ViewKind.MIG if known.startswith("MIG-") else ViewKind.GPU
     side = attributes.get(SIDE, "")
-    parent = attributes.get(PARENT, "")
+    parent = text_of(attributes, PARENT)
     uuid, address, instance = _named(known)
     return View(
         kind=ViewKind(kind),

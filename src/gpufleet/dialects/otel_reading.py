@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpufleet.dialects.dialect import text_of
 from gpufleet.dialects.l9gpu import MODEL
 from gpufleet.dialects.otel import DEVICE_ATTRIBUTES, is_state, map_point, view_of, why_unread
 from gpufleet.dialects.otel_names import TEXTS
@@ -71,7 +72,7 @@ def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str)
         builder.add(view, mapped.metric, SERIES_ENDED if point.value is None else mapped.value, point.at, mapped.labels)
         if view is not None:
             for attribute, metric in _TEXTS:
-                text = clean(point.attributes.get(attribute, "")[:MAX_TEXT])
+                text = clean(text_of(point.attributes, attribute)[:MAX_TEXT])
                 if text:
                     builder.add_text(view if metric.startswith("gpu_") else None, metric, text, point.at)
     samples = builder.samples(reader)

@@ -14,15 +14,6 @@ PROCESS_COUNTS = frozenset({"gpu_compute_processes", "gpu_graphics_processes", "
 STATE_OF_REASON = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
 """Reasons that are about the whole device, worst first. One reading with such a reason is proof."""
 
-REASON_OF_TEXT = {
-    "gpu is lost": Reason.GPU_LOST,
-    "gpu requires reset": Reason.RESET_REQUIRED,
-    "gpu requires restart": Reason.RESET_REQUIRED,
-    "reset required": Reason.RESET_REQUIRED,
-}
-"""Texts of nvidia-smi, and of exporters that repeat its cells, that are about the whole device: in lower case, without
-brackets."""
-
 WORST_FIRST = (LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR, OK)
 """States in order of severity."""
 

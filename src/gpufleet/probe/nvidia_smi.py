@@ -4,8 +4,8 @@ import asyncio
 import re
 
 from gpufleet.codecs.nvidia_smi import classify_failure, parse_csv, parse_listing
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.errors import WireError
 from gpufleet.model.reading import Value
 from gpufleet.model.view import normalise_pci_address
@@ -152,7 +152,7 @@ async def _read_fields(runner: CommandRunner, facts: FactList) -> None:
 
 
 def _field_value(name: str, text: str) -> Value | Absent:
-    reason = token(text)
+    reason = text_reason(text)
     if reason is not None:
         return Absent(reason, text.strip())
     if name not in FACTORS:

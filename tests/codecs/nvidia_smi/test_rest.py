@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.codecs.nvidia_smi import classify_failure, parse_capture, parse_help, parse_listing
 from gpufleet.codecs.nvidia_smi.failure import named_device
-from gpufleet.codecs.nvidia_smi.values import slug, token
+from gpufleet.codecs.nvidia_smi.values import slug
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import WireError
 from tests.fakes.nvidia_smi.standin import DATA
@@ -125,30 +125,6 @@ def test_failure_message_is_clean_and_bounded() -> None:
 )  # fmt: skip
 def test_device_named_by_a_message(message: str, found: tuple[str, Reason] | None) -> None:
     assert named_device(message) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("[N/A]", Reason.NOT_SUPPORTED),
-        ("N/A", Reason.NOT_SUPPORTED),
-        ("[Not Supported]", Reason.NOT_SUPPORTED),
-        ("[Requested functionality has been deprecated]", Reason.NOT_SUPPORTED),
-        ("[Unknown Error]", Reason.DRIVER_ERROR),
-        ("ERR!", Reason.DRIVER_ERROR),
-        ("[Insufficient Permissions]", Reason.NOT_PERMITTED),
-        ("[Function Not Found]", Reason.NOT_IN_DRIVER),
-        ("[GPU is lost]", Reason.GPU_LOST),
-        ("[GPU requires reset]", Reason.RESET_REQUIRED),
-        ("[Not Found]", Reason.NO_DATA),
-        ("", Reason.NO_DATA),
-        ("0", None),
-        ("None", None),
-        ("Disabled", None),
-    ],
-)
-def test_placeholder_texts_have_a_reason(text: str, reason: Reason | None) -> None:
-    assert token(text) is reason
 
 
 def test_names_of_xml_and_text_are_equal() -> None:

@@ -5,8 +5,7 @@ import datetime as dt
 import pytest
 
 from gpufleet.codecs.nvidia_smi.capture import collected_at
-from gpufleet.codecs.nvidia_smi.values import parse_time, token, version_of
-from gpufleet.model.absence import Reason
+from gpufleet.codecs.nvidia_smi.values import parse_time, version_of
 from tests.fakes.nvidia_smi.standin import DATA
 
 
@@ -23,10 +22,6 @@ from tests.fakes.nvidia_smi.standin import DATA
 )
 def test_version_without_its_note(text: str, version: str, note: str) -> None:
     assert version_of(text) == (version, note)
-
-
-def test_process_memory_of_wddm_is_not_supported() -> None:
-    assert token("Not available in WDDM driver model") is Reason.NOT_SUPPORTED
 
 
 @pytest.mark.parametrize("text", ["Wed Jun 24 10:17:41 2026", "2026/06/24 10:17:41.000"])

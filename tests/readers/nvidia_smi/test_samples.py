@@ -6,8 +6,11 @@ from gpufleet.codecs.nvidia_smi import DeviceRecord
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
+from gpufleet.readers.nvidia_smi.mapping.devices import map_vgpu
 from gpufleet.readers.nvidia_smi.samples import printed_reason
+from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, help_of
 
 ADDRESS = "0000:75:00.0"
@@ -109,6 +112,30 @@ def test_lost_cell_of_a_vgpu_instance_is_of_its_gpu() -> None:
 def test_lost_memory_of_a_process_is_of_its_gpu(cell: str) -> None:
     gpu = DeviceRecord(name="x", processes=({"pid": "7", "type": "C", cell: "GPU is lost"},))
     assert printed_reason(gpu) is Reason.GPU_LOST
+
+
+def test_lost_sentence_in_any_cell_is_evidence() -> None:
+    sentence = "GPU is lost.  Reboot the system to recover this GPU"
+    assert printed_reason(DeviceRecord(name="x", fields={"vbios_version": sentence})) is Reason.GPU_LOST
+
+
+def test_texts_of_a_guest_are_no_evidence_about_the_gpu() -> None:
+    leaves = {"vm_uuid": "GPU is lost", "guest_driver_version": "GPU is lost", "fb_memory_usage/used": "1 MiB"}
+    vgpu = DeviceRecord(name="1", leaves=leaves)
+    values = {name: value for lane in Lane for name, value in map_vgpu(vgpu, lane).items()}
+    chosen = {values["vgpu_vm_id"], values["vgpu_guest_driver_version"]}
+    assert chosen == {Absent(Reason.INVALID_VALUE, "vm_uuid"), Absent(Reason.INVALID_VALUE, "guest_driver_version")}
+    assert printed_reason(DeviceRecord(name="x", vgpus=(vgpu,))) is None
+
+
+@pytest.mark.parametrize("text", ["[Unknown Error]", "[Invalid State]"])
+def test_text_of_an_error_is_no_number_of_an_instance(text: str) -> None:
+    mig = DeviceRecord(name="0", leaves={"index": "0", "gpu_instance_id": text, "compute_instance_id": "0"})
+    vgpu = DeviceRecord(name=text, leaves={"vgpu_uuid": text})
+    gpu = Gpu(View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1"), DeviceRecord(name="x", mig=(mig,), vgpus=(vgpu,)))
+    ((_, instance),), _ = mig_instances([gpu], None)
+    assert instance.view.instance == "?/0@GPU-1"
+    assert vgpu_instances([gpu])[0] == []
 
 
 def test_names_of_tenants_are_no_evidence_about_the_gpu() -> None:

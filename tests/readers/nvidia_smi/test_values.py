@@ -11,7 +11,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvidia_smi.mapping.account import report_unread
-from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, GpuModes, map_gpu
+from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, GpuModes, map_gpu, metrics_of_columns
 from gpufleet.readers.nvidia_smi.mapping.values import read_text, sum_counts
 from gpufleet.readers.nvidia_smi.views import address_of, uuid_of
 
@@ -79,10 +79,21 @@ INVALID = Absent(Reason.INVALID_VALUE, "x")
         ("gpu_power_watts", "In use by another client", Absent(Reason.DRIVER_ERROR, "x")),
         ("gpu_power_watts", "[GPU is lost: reboot]", Absent(Reason.GPU_LOST, "x")),
         ("gpu_power_watts", "GPU requires reset.", Absent(Reason.RESET_REQUIRED, "x")),
+        ("gpu_serial", "[Argument version mismatch]", Absent(Reason.DRIVER_ERROR, "x")),
+        ("gpu_fabric_guid", "[Insufficient Resources]", Absent(Reason.DRIVER_ERROR, "x")),
+        ("gpu_name", "GPU is lost.  Reboot the system to recover this GPU", Absent(Reason.GPU_LOST, "x")),
+        ("gpu_compute_mode", "[Invalid State]", Absent(Reason.DRIVER_ERROR, "x")),
     ],
 )
 def test_printed_text_is_converted(metric: str, text: str, value: Value | Absent) -> None:
     assert read_text(CATALOGUE[metric], text, "x") == value
+
+
+def test_error_in_place_of_the_chassis_serial_proves_no_rack() -> None:
+    cell = {"platform.chassis_serial_number": "[Argument version mismatch]", "platform.slot_number": "0"}
+    requested = metrics_of_columns(cell)
+    values, _ = map_gpu(DeviceRecord(name="", fields=cell), Lane.STATIC, requested, GpuModes())
+    assert set(values.values()) == {Absent(Reason.DRIVER_ERROR, "platform.chassis_serial_number")}
 
 
 def test_sum_leaves_out_counts_that_the_chip_lacks() -> None:

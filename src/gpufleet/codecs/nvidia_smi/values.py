@@ -1,12 +1,10 @@
-"""Values of nvidia-smi: normalized names, printable texts, placeholders for missing values, and timestamps."""
+"""Values of nvidia-smi: normalized names, printable texts, versions and timestamps."""
 
 import datetime as dt
 import re
 from collections.abc import Iterable
 
 from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_LINES
-from gpufleet.model.absence import Reason
-from gpufleet.model.device_state import REASON_OF_TEXT, device_reason
 from gpufleet.model.errors import WireLimitError
 
 MAX_SHOWN = 256
@@ -18,63 +16,10 @@ MAX_MESSAGES = 16
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 _UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
-TOKENS = {
-    "n/a": Reason.NOT_SUPPORTED,
-    "not supported": Reason.NOT_SUPPORTED,
-    "requested functionality has been deprecated": Reason.NOT_SUPPORTED,
-    "not available in wddm driver model": Reason.NOT_SUPPORTED,
-    "function not found": Reason.NOT_IN_DRIVER,
-    "insufficient permissions": Reason.NOT_PERMITTED,
-    "no permission": Reason.NOT_PERMITTED,
-    "not found": Reason.NO_DATA,
-    "no data": Reason.NO_DATA,
-    "not ready": Reason.NO_DATA,
-    "": Reason.NO_DATA,
-    **REASON_OF_TEXT,
-    "timeout": Reason.TIMEOUT,
-    "driver not loaded": Reason.NO_DRIVER,
-    "nvml shared library not found": Reason.NO_LIBRARY,
-    "rm has detected an nvml/rm version mismatch.": Reason.DRIVER_MISMATCH,
-    **dict.fromkeys(
-        (
-            *("unknown error", "err!", "error", "uninitialized", "invalid argument", "insufficient size"),
-            *("insufficient external power", "interrupt request issue", "corrupted inforom", "insufficient memory"),
-            "in use by another client",
-            "the operating system has blocked the request.",
-        ),
-        Reason.DRIVER_ERROR,
-    ),
-}
-"""Placeholders for a missing value, without brackets and in lower case.
-
-Seen in captures of drivers 535 to 595: `N/A`, `[N/A]`, the deprecation, `Insufficient Permissions`. Seen in public
-logs: `[GPU is lost]`, `[GPU requires reset]`, `[Unknown Error]`. The others are the texts of return codes in
-nvidia-ml-py.
-"""
-
 
 def slug(name: str) -> str:
     """Normalize a name of XML or `-q`: `FB Memory Usage` to `fb_memory_usage`."""
     return _BETWEEN.sub("_", name.lower()).strip("_")
-
-
-def token(text: str) -> Reason | None:
-    """Return the reason of a placeholder, or None if the text is a value."""
-    return TOKENS.get(text.strip().removeprefix("[").removesuffix("]").strip().lower())
-
-
-_IN_BRACKETS = re.compile(r"\[.*\]", re.DOTALL)
-
-
-def message_reason(text: str) -> Reason | None:
-    """Return the reason of a message in place of a number, or None if the text is not a message of the driver.
-
-    A text about the whole device counts as a part of the message, too. Drivers have messages that `TOKENS` lacks: any
-    other text in brackets is an error.
-    """
-    lower = text.strip().lower()
-    why = device_reason(reason for part, reason in REASON_OF_TEXT.items() if part in lower)
-    return why or (Reason.DRIVER_ERROR if _IN_BRACKETS.fullmatch(lower) is not None else None)
 
 
 _VERSION = re.compile(r"([0-9][0-9A-Za-z.]{0,31})(?:\s*\[(.*)\])?\s*", re.ASCII)

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.codecs.nvidia_smi import Failure
-from gpufleet.codecs.nvidia_smi.values import shown, token, version_of
+from gpufleet.codecs.nvidia_smi.values import shown, version_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample, Value
 
@@ -86,12 +87,12 @@ def notes_of(texts: Mapping[str, str]) -> list[str]:
 
 def _first_version(heads: Sequence[Mapping[str, str]], *names: str) -> str | None:
     printed = [texts[name] for texts in heads for name in names if name in texts]
-    versions = [version_of(text)[0] for text in printed if token(text) is None]
+    versions = [version_of(text)[0] for text in printed if text_reason(text) is None]
     return next(iter((*versions, *printed)), None)
 
 
 def _version(text: str | None) -> Value | Absent:
     if text is None:
         return Absent(Reason.NOT_REPORTED)
-    why = token(text)
+    why = text_reason(text)
     return shown(version_of(text)[0]) if why is None else Absent(why)

@@ -7,7 +7,6 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.device_state import (
@@ -19,6 +18,7 @@ from gpufleet.model.device_state import (
     state_of,
     state_with_instances,
 )
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Sample
 from gpufleet.model.view import View
@@ -145,7 +145,7 @@ def printed_reason(record: DeviceRecord) -> Reason | None:
         *([text for name, text in one.leaves.items() if name not in VGPU_NAMES] for one in record.vgpus),
         *([text for name, text in one.items() if name in MEMORY] for one in record.processes or ()),
     )
-    printed = {reason for text in texts if (reason := token(text)) is not None}
+    printed = {reason for text in texts if (reason := text_reason(text)) is not None}
     status = (record.leaves.get(RESET_STATUS, ""), record.fields.get(RESET_QUERY, ""))
     if any(text.strip().lower() == "yes" for text in status):
         printed.add(Reason.RESET_REQUIRED)

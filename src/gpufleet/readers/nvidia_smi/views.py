@@ -14,6 +14,7 @@ from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
 
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{1,60}", re.ASCII)
 _VGPU_UUID = re.compile(r"(?:GPU-)?[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.ASCII)
+_VGPU_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 class Gpu(NamedTuple):
@@ -122,7 +123,7 @@ def _mig_instances_of(gpu: Gpu, listing: Listing | None) -> list[DeviceInstance]
     for record in gpu.record.mig:
         index = record.leaves.get("index", "")
         known = listed.get(int(index)) if index.isascii() and index.isdigit() and len(index) < 6 else None
-        ids = f"{record.leaves.get('gpu_instance_id', '?')}/{record.leaves.get('compute_instance_id', '?')}"
+        ids = "/".join(_number(record, name) for name in ("gpu_instance_id", "compute_instance_id"))
         view = View(
             kind=ViewKind.MIG,
             side=Side.HOST,
@@ -138,6 +139,7 @@ def _mig_instances_of(gpu: Gpu, listing: Listing | None) -> list[DeviceInstance]
 def vgpu_instances(gpus: Iterable[Gpu]) -> tuple[list[DeviceInstance], list[str]]:
     """Identify the vGPU instances of all GPUs: by UUID, or by number and GPU if several report the same UUID."""
     instances: list[DeviceInstance] = []
+    unnamed: list[str] = []
     addresses: dict[str, str] = {}
     for gpu in gpus:
         addresses[gpu.view.key] = gpu.view.pci_address or gpu.view.key
@@ -147,12 +149,16 @@ def vgpu_instances(gpus: Iterable[Gpu]) -> tuple[list[DeviceInstance], list[str]
                 kind=ViewKind.VGPU,
                 side=Side.VGPU_HOST,
                 uuid=uuid.lower() if _VGPU_UUID.fullmatch(uuid) is not None else None,
-                instance=record.name,
+                instance=record.name if _VGPU_ID.fullmatch(record.name) is not None else None,
                 parent=gpu.view.key,
             )
+            if view.uuid is None and view.instance is None:
+                unnamed.append(f"{gpu.view.key}: a vGPU instance without UUID and number is not read")
+                continue
             instances.append(DeviceInstance(view, record))
     shared = _duplicate_keys(instances)
-    errors = [f"several vGPU instances report the identity {key}: it is ignored" for key in shared]
+    errors = list(dict.fromkeys(unnamed))
+    errors += [f"several vGPU instances report the identity {key}: it is ignored" for key in shared]
     named = [
         instance._replace(view=_location_view(instance.view, addresses)) if instance.view.key in shared else instance
         for instance in instances
@@ -162,13 +168,19 @@ def vgpu_instances(gpus: Iterable[Gpu]) -> tuple[list[DeviceInstance], list[str]
     return [instance for instance in named if instance.view.key not in twice], errors
 
 
+def _number(record: DeviceRecord, name: str) -> str:
+    """Return the number of an instance, or `?` if it is none, such as the text of an error."""
+    text = record.leaves.get(name, "")
+    return text if text.isascii() and text.isdigit() and len(text) < 6 else "?"
+
+
 def _duplicate_keys(instances: Iterable[DeviceInstance]) -> list[str]:
     claims = Counter(instance.view.key for instance in instances)
     return [key for key, claimants in claims.items() if claimants > 1]
 
 
 def _location_view(view: View, addresses: Mapping[str, str]) -> View:
-    place = f"{view.instance}@{addresses[view.parent or '']}"
+    place = f"{view.instance or '?'}@{addresses[view.parent or '']}"
     return msgspec.structs.replace(view, uuid=None, instance=place)
 
 

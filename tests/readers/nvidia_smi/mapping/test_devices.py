@@ -50,13 +50,17 @@ def test_inactive_remaps_of_xml_and_text(name: str) -> None:
     assert [dim.value for dim in dims if dim.metric == "gpu_remapped_rows_inactive"] == [3]
 
 
-@pytest.mark.parametrize("text", ["[GPU is lost]", "[Unknown Error]"])
+@pytest.mark.parametrize("text", ["[GPU is lost]", "[Unknown Error]", "[Invalid State]"])
 def test_mode_that_cannot_be_read_does_not_change(text: str) -> None:
-    before = GpuModes(mig=True, ecc=False)
-    record = DeviceRecord(name="x", fields={"mig.mode.current": text, "ecc.mode.current": text})
+    before = GpuModes(mig=True, ecc=False, guest=True)
+    record = DeviceRecord(
+        name="x",
+        fields={"mig.mode.current": text, "ecc.mode.current": text},
+        leaves={"gpu_virtualization_mode/virtualization_mode": text},
+    )
     assert modes_of(record, before) == before
     other = DeviceRecord(name="x", fields={"mig.mode.current": "[N/A]", "ecc.mode.current": "Enabled"})
-    assert modes_of(other, before) == GpuModes()
+    assert modes_of(other, before) == GpuModes(guest=True)
 
 
 def test_ecc_total_of_a_chip_that_counts_dram_only() -> None:

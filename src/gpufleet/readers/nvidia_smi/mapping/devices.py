@@ -7,7 +7,6 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.fleet.board import (
     ECC_COUNTS,
     drop_empty_protected_memory,
@@ -20,7 +19,8 @@ from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.metric import GpuRole
-from gpufleet.model.device_state import is_failure
+from gpufleet.model.device_state import STATE_OF_REASON, is_failure
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
@@ -43,6 +43,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     VGPU_INSTANCES,
     VGPU_MACHINE,
     VGPU_MACHINE_KIND,
+    VGPU_NAMES,
     VGPU_PATHS,
 )
 from gpufleet.readers.nvidia_smi.mapping.tables import (
@@ -61,6 +62,8 @@ _Mode = TypeVar("_Mode", bool, bool | None)
 MetricValues = dict[str, Value | Absent]
 Processes = tuple[dict[str, str], ...] | None
 Readings = tuple[MetricValues, tuple[DimValue, ...]]
+
+_CHOSEN = frozenset(name for name, paths in VGPU_PATHS.items() if not VGPU_NAMES.isdisjoint(paths))
 
 _COMPUTE = ("c", "c+g", "m+c")
 """Process types with a compute context, in lower case."""
@@ -126,12 +129,12 @@ def modes_of(record: DeviceRecord, before: GpuModes | None = None) -> GpuModes:
     """
     before = before or GpuModes(ecc=None)
     mig = record.fields.get("mig.mode.current") or _first_text(record.leaves, PATHS["gpu_mig_mode"])
-    virtual = _first_text(record.leaves, PATHS["gpu_virtualization_mode"])
+    virtual = _printed_mode(_first_text(record.leaves, PATHS["gpu_virtualization_mode"]))
     ecc = record.fields.get(ECC_QUERY) or _first_text(record.leaves, PATHS["gpu_ecc_mode"])
     return GpuModes(
         mig=_is_enabled(mig, before.mig),
-        guest=before.guest if virtual is None else virtual.strip().upper() == "VGPU",
-        host=bool(record.vgpus) or (before.host if virtual is None else virtual.strip().upper() == "HOST VGPU"),
+        guest=before.guest if virtual is None else virtual == "vgpu",
+        host=bool(record.vgpus) or (before.host if virtual is None else virtual == "host vgpu"),
         ecc=_is_enabled(ecc, True if before.ecc is None and _has_errors(record) else before.ecc),
     )
 
@@ -195,7 +198,7 @@ def map_mig(record: DeviceRecord, parent: DeviceRecord, lane: Lane, listed: List
         values[MIG_PROFILE] = Absent(Reason.NOT_REPORTED, "-L") if listed is None else listed.profile
     if lane is Lane.STATIC:
         name = _first_text(parent.leaves, PATHS["gpu_name"]) or parent.fields.get("name")
-        known = name is not None and token(name) is None and listed is not None
+        known = name is not None and text_reason(name) is None and listed is not None
         values["gpu_name"] = f"{name} MIG {listed.profile}" if known and listed else Absent(Reason.NOT_REPORTED, "-L")
     return values
 
@@ -210,8 +213,15 @@ def map_mig_dims(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> tupl
 
 
 def map_vgpu(record: DeviceRecord, lane: Lane) -> MetricValues:
-    """Return a vGPU instance's readings of one lane, as seen by its host."""
+    """Return a vGPU instance's readings of one lane, as seen by its host.
+
+    A text that the guest or a hypervisor chooses is no evidence about the device.
+    """
     values = _values_of_paths(record, VGPU_PATHS, lane)
+    for name in _CHOSEN.intersection(values):
+        value = values[name]
+        if isinstance(value, Absent) and value.reason in STATE_OF_REASON:
+            values[name] = Absent(Reason.INVALID_VALUE, value.detail)
     machine = values.get(VGPU_MACHINE)
     if lane is Lane.FAST and isinstance(machine, str):
         values[VGPU_MACHINE] = machine.lower()
@@ -292,7 +302,7 @@ def _count_processes(processes: Processes, record: DeviceRecord) -> Value | Abse
         return Absent(Reason.NOT_REPORTED, "processes")
     if text.strip().lower() in ("", "none"):
         return 0
-    return Absent(token(text) or Reason.INVALID_VALUE, "processes")
+    return Absent(text_reason(text) or Reason.INVALID_VALUE, "processes")
 
 
 def _fan(record: DeviceRecord, requested: RequestedMetrics) -> Value | Absent:
@@ -364,9 +374,14 @@ def _has_errors(record: DeviceRecord) -> bool:
 
 def _is_enabled(text: str | None, before: _Mode) -> bool | _Mode:
     """Return whether a printed mode is enabled; a mode that is not printed or cannot be read does not change."""
-    if text is None or token(text) not in (None, Reason.NOT_SUPPORTED):
-        return before
-    return text.strip().lower() == "enabled"
+    mode = _printed_mode(text)
+    return before if mode is None else mode == "enabled"
+
+
+def _printed_mode(text: str | None) -> str | None:
+    """Return a printed mode in lower case; None if it is not printed, or an error in its place."""
+    is_known = text is not None and text_reason(text) in (None, Reason.NOT_SUPPORTED)
+    return text.strip().lower() if text is not None and is_known else None
 
 
 def _can_be_absent(metric: Metric, reason: Reason) -> bool:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason, worst_absence
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.process import PROCESS_READINGS, Process
 
 KINDS = {
@@ -57,7 +57,7 @@ def _memory(text: str | None) -> int | Absent:
     if text is None:
         return Absent(Reason.NOT_REPORTED, MEMORY[0])
     found = _MEBIBYTES.fullmatch(text)
-    return int(found[1]) << 20 if found else Absent(token(text) or Reason.INVALID_VALUE, MEMORY[0])
+    return int(found[1]) << 20 if found else Absent(text_reason(text) or Reason.INVALID_VALUE, MEMORY[0])
 
 
 def _first(row: Mapping[str, str], names: Iterable[str]) -> str | None:

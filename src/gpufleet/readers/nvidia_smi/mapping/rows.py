@@ -255,8 +255,8 @@ VGPU_PATHS: dict[str, tuple[str, ...]] = {
 """Metric to paths of a vGPU instance in `vgpu -q`."""
 
 VGPU_MACHINE, VGPU_MACHINE_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
-VGPU_NAMES = frozenset({"vm_name", "vm_id", "vm_uuid"})
-"""Texts of a vGPU instance that users or a hypervisor choose."""
+VGPU_NAMES = frozenset({"vm_name", "vm_id", "vm_uuid", "guest_driver_version"})
+"""Texts of a vGPU instance that users, a hypervisor or the guest choose."""
 
 READ_ELSEWHERE = frozenset(
     {

@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpufleet.codecs.nvidia_smi.values import message_reason, shown, slug, token
+from gpufleet.codecs.nvidia_smi.values import shown, slug
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import Metric, ValueType
+from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.reading import Value
 from gpufleet.model.view import normalise_pci_address
 
@@ -84,8 +85,8 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
         text: printed text, including its unit.
         label: name of the field or path, for the detail of an absence.
     """
-    why = token(text)
-    if why is not None and not _is_state(metric, text):
+    why = None if _is_state(metric, text) else text_reason(text)
+    if why is not None:
         return Absent(_meaning_of_na(metric, why), label)
     text = text.strip()
     if metric.name == LICENSE_EXPIRY:
@@ -96,9 +97,7 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
         return state if state in metric.states else Absent(Reason.INVALID_VALUE, label)
     if metric.type is ValueType.TEXT:
         return _text(metric, text, label)
-    number = _number(metric, text)
-    why = message_reason(text) if number is None else None
-    return Absent(why, label) if why is not None else _checked(metric, number, label)
+    return _checked(metric, _number(metric, text), label)
 
 
 def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
