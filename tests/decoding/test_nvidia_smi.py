@@ -93,14 +93,20 @@ def test_gpu_that_a_message_reports_as_lost_is_lost() -> None:
     assert [event.kind for event in snapshot.events] == ["gpu_lost", "gpu_lost"]
 
 
-@pytest.mark.parametrize("later", ["message", "message and head", "message and another GPU"])
-def test_message_about_a_gpu_of_an_earlier_output_has_its_identity(later: str) -> None:
+@pytest.mark.parametrize("later", ["message", "message and head", "message and another GPU", "row without identity"])
+def test_lost_gpu_of_an_earlier_output_keeps_its_identity(later: str) -> None:
     rows = [b"0, GPU-%012d, 00000000:1B:00.0, 30" % 1, b"1, GPU-%012d, 00000000:1C:00.0, 31" % 2]
     head = b"index, uuid, pci.bus_id, temperature.gpu"
     command = b"# $ nvidia-smi --query-gpu=index,uuid,pci.bus_id,temperature.gpu --format=csv"
     bar = b"#" * 80
-    rest = {"message": [], "message and head": [head], "message and another GPU": [head, rows[0]]}[later]
-    sections = {b"# idle :: a": [head, *rows], b"# load :: a": [LOST_MESSAGE.strip() % b"1C:00.0", *rest]}
+    message = LOST_MESSAGE.strip() % b"1C:00.0"
+    lost = {
+        "message": [message],
+        "message and head": [message, head],
+        "message and another GPU": [message, head, rows[0]],
+        "row without identity": [head, rows[0], b"1, [GPU is lost], [GPU is lost], [GPU is lost]"],
+    }
+    sections = {b"# idle :: a": [head, *rows], b"# load :: a": lost[later]}
     lines = [line for title, body in sections.items() for line in (bar, title, command, bar, *body, b"")]
     (snapshot,) = decoded(b"\n".join(lines)).snapshots
     states = {device.uuid: device.readings["gpu_state"].value for device in snapshot.devices}

@@ -59,7 +59,14 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     metrics_of_log,
 )
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES, PROCESSES
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, lost_sample, modes_by_key, with_processes
+from gpufleet.readers.nvidia_smi.samples import (
+    gpu_sample,
+    instance_samples,
+    lost_by_elimination,
+    lost_sample,
+    modes_by_key,
+    with_processes,
+)
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 
 NO_TIME = "the output has no time: the file's time is used"
@@ -148,14 +155,14 @@ def _add_outputs(
 ) -> list[str]:
     gpus, errors = identify(records)
     found = {gpu.view.pci_address: gpu.view for gpu in gpus if gpu.view.pci_address is not None}
+    messages = _messages(outputs)
+    named = lost_by_elimination(records, gpus, known, named_devices(messages))
     known |= found
     requested = _requested_metrics(outputs) if records else ALL_METRICS
     if outputs.apps is not None and PROCESSES not in requested.metrics:
         gpus = with_processes(gpus, outputs.apps.rows)
         requested = RequestedMetrics(requested.metrics | {PROCESSES})
     modes = modes_by_key(gpus, {})
-    messages = _messages(outputs)
-    named = named_devices(messages)
     errors += messages
     heads = [outputs.log.leaves] if outputs.log is not None else []
     heads += outputs.table.rows if outputs.table is not None else ()

@@ -300,6 +300,51 @@ async def test_row_of_a_lost_gpu(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) ->
     assert lost["gpu_compute_processes"] == Absent(Reason.GPU_LOST)
 
 
+def without_identity(row: dict[str, str], text: str = "[GPU is lost]") -> dict[str, str]:
+    return {name: cell if name in ("index", "count") else text for name, cell in row.items()}
+
+
+@pytest.mark.parametrize("numbers", [(1,), (1, 4)])
+async def test_lost_rows_without_identity_are_the_missing_gpus(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, numbers: tuple[int, ...]
+) -> None:
+    known = {address: sample.view for address, sample in gpus(await reader.read(Lane.FAST)).items()}
+    rows = smi.scenario["rows"]
+    smi.write(rows=[without_identity(row) if at in numbers else row for at, row in enumerate(rows)])
+    for began in (True, False):
+        done = await reader.read(Lane.FAST)
+        found = gpus(done)
+        assert {address: sample.view for address, sample in found.items()} == known
+        assert [sample.values["gpu_state"] for sample in found.values()].count("lost") == len(numbers)
+        assert kinds(done) == ["gpu_lost"] * (len(numbers) if began else 0)
+    smi.write(rows=rows)
+    assert kinds(await reader.read(Lane.FAST)) == ["gpu_recovered"] * len(numbers)
+
+
+@pytest.mark.parametrize("text", ["[GPU is lost]", "[Unknown Error]"])
+async def test_row_without_identity_names_no_gpu_if_another_one_is_missing(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, text: str
+) -> None:
+    await reader.read(Lane.FAST)
+    first, second, _, *rows = smi.scenario["rows"]
+    smi.write(rows=[first, without_identity(second, text), *rows])
+    done = await reader.read(Lane.FAST)
+    assert {sample.values["gpu_state"] for sample in gpus(done).values()} == {"ok"}
+    assert len(gpus(done)) == 6
+    assert any("without UUID and PCI address" in error for error in done.errors)
+
+
+async def test_missing_gpu_that_a_message_names_is_not_that_of_a_row(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
+) -> None:
+    await reader.read(Lane.FAST)
+    first, _, third, *rows = smi.scenario["rows"]
+    smi.write(before=UNKNOWN, rows=[first, without_identity(third), *rows], code=15)
+    found = gpus(await reader.read(Lane.FAST))
+    assert found["0000:64:00.0"].values["gpu_state"] == "unreadable"
+    assert found["0000:75:00.0"].values["gpu_state"] == "lost"
+
+
 async def test_output_truncated_within_a_row(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.FAST)
     columns = next(call for call in smi.calls if call.startswith("--query-gpu="))

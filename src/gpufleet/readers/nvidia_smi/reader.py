@@ -26,6 +26,7 @@ from gpufleet.readers.nvidia_smi.plan import Plan
 from gpufleet.readers.nvidia_smi.samples import (
     gpu_sample,
     instance_samples,
+    lost_by_elimination,
     lost_sample,
     modes_by_key,
     printed_reason,
@@ -106,10 +107,11 @@ class NvidiaSmiReader:
             outputs = await self._outputs(planned)
         except CommandFailedError as failed:
             raise self._failure(failed, lane, planned) from failed
-        named = named_devices(outputs.messages)
         gpus, errors = identify(outputs.records)
+        named = lost_by_elimination(outputs.records, gpus, self._known, named_devices(outputs.messages))
         gpus = self._with_known_uuids(gpus, named)
         errors = [*outputs.messages, *errors]
+        is_complete = not errors
         self._modes |= modes_by_key(gpus, self._modes)
         replaced: MetricValues = {PROCESSES: outputs.apps} if isinstance(outputs.apps, Absent) else {}
         if planned.apps and not isinstance(outputs.apps, Absent):
@@ -135,7 +137,7 @@ class NvidiaSmiReader:
         lost = self._lost_reasons(gpus, named)
         instances += self._instances.missing([*samples, *instances], lost, lane)
         own = machine.machine_sample(lane, at, shown_gpus=outputs.count, driver=outputs.driver, cuda=outputs.cuda)
-        self._remember(gpus, outputs)
+        self._remember(gpus, outputs, is_complete=is_complete)
         return Round(
             samples=(*samples, *instances, *((own,) if own is not None else ())),
             events=tuple(self._states.change_by_samples(samples)),
@@ -233,8 +235,8 @@ class NvidiaSmiReader:
         errors = [(view.key, named.get(address)) for address, view in self._known.items()]
         return {key: Absent(reason) for key, reason in (*errors, *printed) if reason is not None}
 
-    def _remember(self, gpus: Iterable[Gpu], outputs: PassOutputs) -> None:
-        if not outputs.messages:
+    def _remember(self, gpus: Iterable[Gpu], outputs: PassOutputs, *, is_complete: bool) -> None:
+        if is_complete:
             self._known.clear()
         self._known |= {gpu.view.pci_address: gpu.view for gpu in gpus if gpu.view.pci_address is not None}
         if self._version not in (None, outputs.driver):

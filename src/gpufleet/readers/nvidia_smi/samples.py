@@ -37,7 +37,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
 )
 from gpufleet.readers.nvidia_smi.mapping.processes import MEMORY
 from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_QUERY, RESET_STATUS, VGPU_NAMES
-from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
+from gpufleet.readers.nvidia_smi.views import Gpu, address_of, mig_instances, uuid_of, vgpu_instances
 
 _COUNTED = (PROCESSES, MIG_DEVICES)
 """Metrics that count list entries: they are 0 also if the device reports nothing."""
@@ -150,6 +150,32 @@ def printed_reason(record: DeviceRecord) -> Reason | None:
     if any(text.strip().lower() == "yes" for text in status):
         printed.add(Reason.RESET_REQUIRED)
     return device_reason(printed)
+
+
+def lost_by_elimination(
+    records: Iterable[DeviceRecord], gpus: Sequence[Gpu], known: Mapping[str, View], named: Mapping[str, Reason]
+) -> dict[str, Reason]:
+    """Return the lost GPUs of a pass: those that messages name, and those of records without UUID and address.
+
+    Such records are about the missing GPUs if these are as many, and the records have the same reason.
+
+    Args:
+        records: of the pass.
+        gpus: the GPUs that the records identify.
+        known: GPUs of earlier passes by PCI address.
+        named: PCI address to the reason in messages.
+
+    Returns:
+        PCI address to reason.
+    """
+    unnamed = [one for one in records if uuid_of(one) is None and address_of(one) is None]
+    reasons = {printed_reason(one) for one in unnamed}
+    keys = {gpu.view.key for gpu in gpus}
+    addresses = {*named, *[gpu.view.pci_address for gpu in gpus]}
+    missing = [address for address, view in known.items() if address not in addresses and view.key not in keys]
+    lost = max(sum(bool(one.fields) for one in unnamed), sum(bool(one.leaves) for one in unnamed))  # CSV, XML
+    why = reasons.pop() if len(reasons) == 1 else None
+    return {**named, **dict.fromkeys(missing, why)} if why is not None and lost == len(missing) else dict(named)
 
 
 def _state(values: MetricValues, dims: Iterable[DimValue], record: DeviceRecord, named: Reason | None) -> str | Absent:
