@@ -47,6 +47,32 @@ def test_gpu_known_by_its_address_recovers_under_its_uuid() -> None:
     assert [event.kind for event in states.change_by_samples([sample(named, "ok")])] == ["gpu_recovered"]
 
 
+def at_slot(uuid: str | None = None) -> View:
+    return View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:64:00.0", uuid=uuid)
+
+
+def test_failed_gpu_that_is_known_by_its_address_later_has_one_failure() -> None:
+    states = DeviceStates("x")
+    found = [
+        [event.kind for event in states.change_by_samples([sample(view, state)])]
+        for view, state in (
+            (at_slot("GPU-1"), "lost"),
+            (at_slot(), "lost"),
+            (at_slot(), "ok"),
+            (at_slot("GPU-1"), "ok"),
+        )
+    ]
+    assert found == [["gpu_lost"], [], [], ["gpu_recovered"]]
+
+
+def test_loss_of_another_gpu_at_the_address_is_a_failure_of_its_own() -> None:
+    states = DeviceStates("x")
+    states.change_by_samples([sample(at_slot("GPU-1"), "lost")])
+    assert states.change_by_samples([sample(at_slot("GPU-2"), "ok")]) == []
+    (event,) = states.change_by_samples([sample(at_slot(), "lost")])
+    assert (event.kind, event.view) == ("gpu_lost", at_slot())
+
+
 def test_number_of_failed_devices_is_bounded() -> None:
     states = DeviceStates("x")
     views = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}") for number in range(MAX_DEVICES + 1)]

@@ -38,11 +38,13 @@ class DeviceStates:
         self._source = source
         self._states: dict[str, str] = {}
         self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
+        self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed device there
 
     def change(self, view: View, state: str, at: int, call: str = "") -> list[Event]:
         """Record the state of a device; return the resulting events.
 
-        A device that is lost or needs a reset does not fail once more: errors after it are part of the same failure.
+        A device that is lost or needs a reset does not fail once more: errors after it are part of the same failure. So
+        is a failure of a device without UUID at the address of a failed one.
 
         Args:
             view: the device.
@@ -52,8 +54,7 @@ class DeviceStates:
         """
         if state == OK and not self._states:
             return []  # the usual case: no device has failed
-        key = view.key
-        self._rename(view)
+        key = self._known_key(view, state)
         before, failed = self._states.get(key, OK), self._failed.get(key)
         self._record(key, state)
         kinds = []
@@ -77,6 +78,7 @@ class DeviceStates:
         """Return an independent copy."""
         other = DeviceStates(self._source)
         other._states, other._failed = self._states.copy(), self._failed.copy()
+        other._places = self._places.copy()
         return other
 
     def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
@@ -113,14 +115,30 @@ class DeviceStates:
         if state != OK:
             self._states[key] = state
             if len(self._states) > MAX_DEVICES:
-                dropped = next(iter(self._states))
-                del self._states[dropped]
-                self._failed.pop(dropped, None)
+                self.drop(next(iter(self._states)))
+
+    def _known_key(self, view: View, state: str) -> str:
+        """Return the key under which the failure of a device is stored, and record its address.
+
+        A reader that is started again, or that had a pass without a lost GPU, knows it by its address only.
+        """
+        key, place = view.key, view.pci_address
+        if place is None or view.kind is not ViewKind.GPU:
+            return key
+        if view.uuid is not None:
+            self._rename(view)
+        elif state != OK and self._places.get(place) in self._failed:
+            key = self._places[place]
+        if state != OK or view.uuid is not None:
+            self._places.pop(place, None)  # of a device with a UUID that works: it may be another one
+        if state != OK:
+            self._places[place] = key
+            if len(self._places) > MAX_DEVICES:
+                del self._places[next(iter(self._places))]
+        return key
 
     def _rename(self, view: View) -> None:
         """Move the state of a device that was known by its PCI address only to its key with the UUID."""
-        if view.uuid is None or view.pci_address is None:
-            return
         unnamed = View(kind=view.kind, side=view.side, pci_address=view.pci_address).key
         if unnamed in self._states:
             self._states.setdefault(view.key, self._states.pop(unnamed))

@@ -150,6 +150,27 @@ async def test_error_about_a_listed_device_keeps_its_values(smi: FakeNvidiaSmi, 
     assert kinds(done) == ["gpu_lost"]
 
 
+@pytest.mark.parametrize("between", ["pass without the GPU", "close"])
+async def test_lost_gpu_is_one_failure_if_its_uuid_is_dropped(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, between: str
+) -> None:
+    rows = smi.scenario["rows"]
+    without = [row for row in rows if row["index"] != "1"]
+    await reader.read(Lane.FAST)
+    smi.write(before=LOST, rows=without, code=15)
+    found = kinds(await reader.read(Lane.FAST))
+    if between == "close":
+        await reader.close()
+    else:
+        smi.write(before="", rows=[{**row, "count": "7"} for row in without], code=0)
+        found += kinds(await reader.read(Lane.FAST))
+    smi.write(before=LOST, rows=without, code=15)
+    found += kinds(await reader.read(Lane.FAST))
+    smi.write(before="", rows=rows, code=0)
+    found += kinds(await reader.read(Lane.FAST))
+    assert found == ["gpu_lost", "gpu_recovered"]
+
+
 UNKNOWN = "Unable to determine the device handle for GPU0000:64:00.0: Unknown Error\n"
 """Printed for a GPU that fell off the bus, as often as `GPU is lost`."""
 
