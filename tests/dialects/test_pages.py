@@ -202,6 +202,24 @@ def test_impossible_utilization_is_invalid(value: str) -> None:
     assert absent.reason is Reason.INVALID_VALUE
 
 
+@pytest.mark.parametrize("number", ["65536", "4294967295", "18446744073709551615"])
+def test_sentinel_is_no_xid(number: str) -> None:
+    _, found = of_text(f'DCGM_FI_DEV_XID_ERRORS{{UUID="GPU-A",gpu="0"}} {number}\n')
+    assert values_by_view(found, "")["gpu/GPU-A"] == {
+        "gpu_last_xid": Absent(Reason.INVALID_VALUE, "DCGM_FI_DEV_XID_ERRORS")
+    }
+
+
+@pytest.mark.parametrize(
+    "series", ['DCGM_FI_DEV_MEMORY_TEMP{UUID="GPU-A",gpu="0"} 0', 'nvidia_smi_temperature_memory{uuid="a"} 0']
+)
+def test_memory_temperature_of_zero_is_not_supported(series: str) -> None:
+    _, found = of_text(series + "\n")
+    ((value,),) = [of_view.values() for of_view in values_by_view(found, "").values()]
+    assert isinstance(value, Absent)
+    assert value.reason is Reason.NOT_SUPPORTED
+
+
 def test_gpu_shared_by_several_pods_is_counted_once() -> None:
     line = 'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1",Hostname="n",pod="{pod}"}} {value}\n'
     same = line.format(pod="a", value=40) + line.format(pod="b", value=40)

@@ -20,7 +20,7 @@ from gpufleet.dialects.dialect import (
     table,
 )
 from gpufleet.dialects.sample_builder import STATE
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.device_state import RESET_REQUIRED, STATE_OF_REASON
 from gpufleet.model.driver_texts import text_reason
@@ -109,8 +109,15 @@ _LOCATIONS = ("dram", "sram")
 
 
 def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[str, ...] = ()) -> FamilyMapping:
-    counter = name in ("energy_joules_total", "xid_errors_total")
-    return FamilyMapping(name=PREFIX + name, metric=metric, of=_GPU, labels=labels, states=states, counter=counter)
+    return FamilyMapping(
+        name=PREFIX + name,
+        metric=metric,
+        of=_GPU,
+        labels=labels,
+        states=states,
+        zero=Reason.NOT_SUPPORTED if metric == "gpu_memory_temperature_celsius" else None,
+        counter=name in ("energy_joules_total", "xid_errors_total"),
+    )
 
 
 def _of_place(scope: str, metric: str) -> Iterator[FamilyMapping]:

@@ -12,6 +12,9 @@ TABLE_SOURCE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.
 TABLE_DATE = "2025-10-29"
 """Date of the catalogue snapshot."""
 
+LAST_NUMBER = 0xFFFF
+"""Largest number that can be an XID. Larger numbers are sentinels of drivers and exporters."""
+
 
 class XidClass(enum.StrEnum):
     """Most likely origin of an XID; a code can have several origins."""

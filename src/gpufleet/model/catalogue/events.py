@@ -2,6 +2,7 @@
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Absence, Lane, Metric, MetricKind, Storage, Subject, ValueType
+from gpufleet.model.xid import LAST_NUMBER
 
 XID_ERRORS = "gpu_xid_errors_total"
 XID_ALL = "gpu_xid_events_total"
@@ -25,7 +26,7 @@ EVENT_METRICS = (
            help="XIDs of the GPU of any number, since the watch began",
            subjects=_GPU, lane=Lane.EVENT, storage=Storage.TAIL, kernel=("/dev/kmsg",), nvml=("nvmlEventSetWait_v2",),
            absent_when=(_NOT_WATCHED,)),
-    Metric(id=462, name=XID_LAST, kind=MetricKind.GAUGE, type=ValueType.INT, low=0,
+    Metric(id=462, name=XID_LAST, kind=MetricKind.GAUGE, type=ValueType.INT, low=0, high=LAST_NUMBER,
            help="Newest XID of the GPU; it does not reset, see its timestamp",
            subjects=_GPU, lane=Lane.EVENT, storage=Storage.TAIL, kernel=("/dev/kmsg",), nvml=("nvmlEventSetWait_v2",),
            dcgm=(230,),

@@ -8,6 +8,7 @@ from gpufleet.codecs.dcgm_wire.commands import Latest
 from gpufleet.codecs.dcgm_wire.values import MOST_RECORD_BYTES, Entity, FieldValue
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import View
+from gpufleet.model.xid import LAST_NUMBER
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
 from gpufleet.readers.dcgm.session import latest_values
 from gpufleet.readers.dcgm.watches import WatchSet
@@ -19,7 +20,6 @@ WATCH_SET = WatchSet("xids", (FIELD,), every_seconds=10.0, keep_seconds=3600.0, 
 MAX_XIDS = 64
 """Maximum number of XIDs of one entity in one pass; the next pass continues."""
 
-LAST_NUMBER = 0xFFFF
 AHEAD_MICROSECONDS = 1_000_000
 
 

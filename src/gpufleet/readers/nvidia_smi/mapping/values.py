@@ -16,6 +16,9 @@ _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.[0-9]{1,9})? ?([A-Za-z%][A-Za-z%()/]{0,
 _NO_VALUE = 0xFFFF_FFFF
 """NVML's 32-bit sentinel for no value. The 64-bit sentinel has more digits than are accepted here."""
 
+_SENSORS = frozenset({"gpu_memory_temperature_celsius"})
+"""Sensors that a board can lack: the driver reports 0 then (seen on boards without HBM)."""
+
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _PERFORMANCE_STATE = re.compile(r"P([0-9]{1,2})", re.ASCII)
 
@@ -97,7 +100,8 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
         return state if state in metric.states else Absent(Reason.INVALID_VALUE, label)
     if metric.type is ValueType.TEXT:
         return _text(metric, text, label)
-    return _checked(metric, _number(metric, text), label)
+    value = _checked(metric, _number(metric, text), label)
+    return Absent(Reason.NOT_SUPPORTED, label) if value == 0 and metric.name in _SENSORS else value
 
 
 def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
@@ -157,7 +161,7 @@ def _text(metric: Metric, text: str, label: str) -> Value | Absent:
 def _number(metric: Metric, text: str) -> Value | None:
     """Return the number in the metric's unit, or None if the text is not a number or has another unit."""
     if not metric.unit and metric.type is ValueType.INT and _HEXADECIMAL.fullmatch(text) is not None:
-        return int(text, 16) if int(text, 16) < 1 << 63 else None
+        return int(text, 16) if int(text, 16) != _NO_VALUE else None
     state = _PERFORMANCE_STATE.fullmatch(text)
     if state is not None and metric.name == "gpu_performance_state":
         return int(state[1])
