@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +19,7 @@ from gpufleet.fleet.readings import (
     stored_readings,
 )
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject
 from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value, precedence
 from gpufleet.model.snapshot import Snapshot
@@ -297,12 +299,22 @@ def random_views(chance: random.Random, reader: str) -> list[View]:
         views = [
             View(kind=ViewKind.GPU, side=Side.HOST, uuid=None, pci_address=None, instance=str(n)) for n in range(2)
         ]
-    if chance.random() < 0.3 and views[0].uuid:
+    elif chance.random() < 0.2:
+        views = [msgspec.structs.replace(view, uuid=None) for view in views]  # known by the address only
+    if chance.random() < 0.3 and views[0].named:
         uuid = None if reader != "nvml" else "MIG-1"
         views.append(
             View(kind=ViewKind.MIG, side=Side.HOST, uuid=uuid, pci_address=None, instance="1/0", parent=views[0].key)
         )
     return views
+
+
+def renamed_views(views: list[View]) -> list[View]:
+    """Return the views with their first GPU under another key: its UUID became known or unknown to the reader."""
+    first = views[0]
+    if first.pci_address is None or any(view.kind is ViewKind.MIG for view in views):
+        return views
+    return [msgspec.structs.replace(first, uuid=None if first.uuid else gpu(0).uuid), *views[1:]]
 
 
 def random_node(seed: int) -> tuple[World, list[StoredSample]]:
@@ -311,8 +323,12 @@ def random_node(seed: int) -> tuple[World, list[StoredSample]]:
     world = World({"host": LANES, **dict.fromkeys(READERS, LANES)})
     newest: dict[tuple[str, str, Lane], StoredSample] = {}
     listed = {reader: random_views(chance, reader) for reader in READERS}
+    stable = set(READERS)
     for _ in range(chance.randrange(1, 12)):
         reader, lane = chance.choice(("host", *READERS)), chance.choice(LANES)
+        if reader in stable and chance.random() < 0.1:
+            listed[reader] = renamed_views(listed[reader])
+            stable.remove(reader)
         samples = []
         for view in [None] if reader == "host" else listed[reader]:
             metrics = HOST_METRICS[lane] if view is None else SCALARS[lane]
@@ -398,3 +414,64 @@ def test_page_of_an_agent_equals_its_snapshot() -> None:
                     device.key,
                     name,
                 )
+
+
+UUID_KNOWN = gpu(0)
+ADDRESS_ONLY = msgspec.structs.replace(UUID_KNOWN, uuid=None)
+OWN, IMPORTED = Provenance.HOST_LOCAL_PROBE, Provenance.IMPORTED
+
+
+def stored_sample(
+    view: View,
+    reader: str,
+    values: Mapping[str, Value | Absent],
+    age: float = 0.0,
+    provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
+) -> StoredSample:
+    at = AT - int(age * NANOS)
+    sample = Sample(
+        view=view, reader=reader, lane=Lane.FAST, measured_at=at, values=dict(values), provenance=provenance
+    )
+    return StoredSample(sample=sample, received_at=at)
+
+
+def answered(*stored: StoredSample) -> tuple[AnswerDevice, ...]:
+    return devices("c", "m", stored, Freshness(AT, 60.0, ()))
+
+
+@pytest.mark.parametrize("age", [7, 10, 13])
+@pytest.mark.parametrize("own", ["nvml", "nvidia_smi"])
+@pytest.mark.parametrize(
+    ("reader", "provenance", "state", "power"),
+    [("exporter/dcgm", IMPORTED, None, None), ("dcgm", OWN, "ok", 300.0)],
+)
+def test_gpu_lost_under_its_address_is_lost_under_its_uuid(
+    age: float, own: str, reader: str, provenance: Provenance, state: str | None, power: float | None
+) -> None:
+    values: dict[str, Value | Absent] = {POWER: 300.0}
+    if state is not None:
+        values[STATE] = state
+    (device,) = answered(
+        stored_sample(ADDRESS_ONLY, own, {STATE: "lost", POWER: LOST}, age=10),
+        stored_sample(UUID_KNOWN, reader, values, age, provenance),
+    )
+    assert (device.uuid, device.pci_address) == (UUID_KNOWN.uuid, UUID_KNOWN.pci_address)
+    assert (device.readings[STATE].value, device.readings[POWER].value) == ("lost", power)
+
+
+def test_uuid_from_the_reader_of_a_loss_ends_it() -> None:
+    found = answered(
+        stored_sample(ADDRESS_ONLY, "nvml", {STATE: "lost", POWER: LOST}, age=10),
+        stored_sample(UUID_KNOWN, "nvml", {STATE: "ok", POWER: 300.0}),
+    )
+    assert [(one.uuid, one.readings[STATE].value) for one in found] == [(UUID_KNOWN.uuid, "ok")]
+
+
+def test_mig_device_has_the_present_key_of_its_gpu() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="1/0", parent=ADDRESS_ONLY.key)
+    found = answered(
+        stored_sample(ADDRESS_ONLY, "nvidia_smi", {STATE: "ok"}),
+        stored_sample(mig, "nvidia_smi", {"gpu_memory_used_bytes": 1}),
+        stored_sample(UUID_KNOWN, "dcgm", {STATE: "ok"}),
+    )
+    assert {one.kind: one.parent for one in found} == {ViewKind.GPU: None, ViewKind.MIG: UUID_KNOWN.key}

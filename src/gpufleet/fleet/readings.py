@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.fleet.devices import device_name, hidden_devices, is_gone
+from gpufleet.fleet.slot_keys import KeyReport, slot_keys
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane
@@ -395,6 +396,18 @@ def all_absent(readings: Mapping[str, Reading], why: Absent) -> dict[str, Readin
     }
 
 
+class DeviceSamples(NamedTuple):
+    """A device, and the samples about it under all of its keys."""
+
+    view: View
+    samples: Sequence[StoredSample]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """View keys of the samples."""
+        return frozenset(one.sample.view.key for one in self.samples if one.sample.view is not None)
+
+
 def devices(
     cluster: str, machine: str, samples: Sequence[StoredSample], freshness: Freshness
 ) -> tuple[AnswerDevice, ...]:
@@ -403,9 +416,8 @@ def devices(
     A MIG device or vGPU instance that a newer pass over its GPU did not list is left out, as are devices that
     `hidden_devices` finds to be another name of a listed one.
     """
-    by_key = _by_view(samples)
-    newest = _present(by_key)
-    every = {key: _device(cluster, machine, newest[key], by_key[key], freshness) for key in newest}
+    present = device_samples(samples)
+    every = {key: _device(cluster, machine, unit, freshness) for key, unit in present.items()}
     hidden = hidden_devices(every)
     built = [device for key, device in every.items() if key not in hidden]
     return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
@@ -413,12 +425,20 @@ def devices(
 
 def device_views(samples: Sequence[StoredSample]) -> dict[str, View]:
     """Return the views of the devices that `devices` lists, by key, and of those that `hidden_devices` hides."""
-    return _present(_by_view(samples))
+    return {key: unit.view for key, unit in device_samples(samples).items()}
 
 
-def _present(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, View]:
+def device_samples(samples: Sequence[StoredSample]) -> dict[str, DeviceSamples]:
+    """Return the samples of the devices of `device_views`, by key."""
+    by_key = _by_view(samples)
     gone = _gone(by_key)
-    return _one_key_a_unit({key: of_view for key, of_view in by_key.items() if key not in gone})
+    units = {key: DeviceSamples(newest_view(of_view), of_view) for key, of_view in by_key.items() if key not in gone}
+    keys: dict[str, str] = {}
+    for shared in shared_slots({key: unit.view for key, unit in units.items()}):
+        unit = unit_in_slot([one for key in shared for one in units.pop(key).samples])
+        units[unit.view.key] = unit
+        keys |= dict.fromkeys(unit.keys, unit.view.key)
+    return {key: unit._replace(view=with_parent_key(unit.view, keys)) for key, unit in units.items()}
 
 
 def known_views(samples: Sequence[StoredSample]) -> dict[str, View]:
@@ -479,38 +499,51 @@ def newest_view(samples: Sequence[StoredSample]) -> View:
     return merged
 
 
-def _one_key_a_unit(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, View]:
-    """Choose one key per physical unit of the host.
+def shared_slots(views: Mapping[str, View]) -> list[list[str]]:
+    """Return the view keys of the GPUs of the host that share a PCI address, by address."""
+    slots: dict[str, list[str]] = {}
+    for key, view in views.items():
+        slot = _slot(view)
+        if slot is not None:
+            slots.setdefault(slot, []).append(key)
+    return [keys for keys in slots.values() if len(keys) > 1]
 
-    A GPU that was known by its PCI address gets a UUID once its driver loads. The newest key stands; in a tie, the key
-    with a UUID.
+
+def unit_in_slot(samples: Sequence[StoredSample]) -> DeviceSamples:
+    """Return the GPU that is in a slot now, by the rule of `slot_keys`.
+
+    A GPU that was lost before the agent's start has no UUID for the reader that reports the loss, and can have one for
+    others. The samples under both keys are about one device.
+
+    Args:
+        samples: newest samples under all keys of the slot; `received_at` by the clock of the caller.
     """
-    views = {key: newest_view(samples) for key, samples in by_key.items()}
-    slots = {key: slot for key, view in views.items() if (slot := _slot(view)) is not None}
-    standing: dict[str, str] = {}
-    for key, slot in slots.items():
-        other = standing.get(slot)
-        if other is None or _recency(by_key[key], views[key]) > _recency(by_key[other], views[other]):
-            standing[slot] = key
-    kept = set(standing.values())
-    return {key: view for key, view in views.items() if key not in slots or key in kept}
+    reports: dict[tuple[str, str], KeyReport] = {}
+    for stored in samples:
+        view, reader = stored.sample.view, stored.sample.reader
+        assert view is not None
+        is_listing = view.side is Side.PCI_ONLY
+        at = stored.received_at, stored.sample.measured_at
+        report = KeyReport(view.key, view.uuid is not None, reader, is_listing, *at)
+        reports[view.key, reader] = max(report, reports.get((view.key, reader), report))
+    counted = slot_keys(reports.values()).reports
+    kept = [one for one in samples if one.sample.view and (one.sample.view.key, one.sample.reader) in counted]
+    return DeviceSamples(newest_view(kept), kept)
+
+
+def with_parent_key(view: View, keys: Mapping[str, str]) -> View:
+    """Return the view of an instance with the present key of its GPU; `keys` are keys of GPUs to the present ones."""
+    parent = keys.get(view.parent or "")
+    return view if parent is None else msgspec.structs.replace(view, parent=parent)
 
 
 def _slot(view: View) -> str | None:
-    """Return the PCI address of a GPU of the host; None for other devices, and without an address."""
-    is_of_host = view.kind is ViewKind.GPU and view.side in (Side.HOST, Side.PCI_ONLY)
-    return view.pci_address or None if is_of_host else None
+    """Return the PCI address of a GPU; None for other devices, and without an address."""
+    return view.pci_address or None if view.kind is ViewKind.GPU else None
 
 
-def _recency(samples: Sequence[StoredSample], view: View) -> tuple[int, int, bool]:
-    newest = max(samples, key=lambda stored: (stored.received_at, stored.sample.measured_at))
-    return newest.received_at, newest.sample.measured_at, view.uuid is not None
-
-
-def _device(
-    cluster: str, machine: str, view: View, samples: Sequence[StoredSample], freshness: Freshness
-) -> AnswerDevice:
-    sources = stored_readings(samples, freshness)
+def _device(cluster: str, machine: str, unit: DeviceSamples, freshness: Freshness) -> AnswerDevice:
+    view, sources = unit.view, stored_readings(unit.samples, freshness)
     readings = merge(sources)
     return AnswerDevice(
         id=f"{cluster}/{machine}/{view.key}",

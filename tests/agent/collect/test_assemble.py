@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
-from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.assemble import assemble, current_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import DimValue, Round
+from gpufleet.model.reading import DimValue, Provenance, Round, Value
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_datetime
+from gpufleet.model.view import Side, View, ViewKind
 from tests.support.passes import World, function, gpu
 
 ALL = (Lane.STATIC, Lane.SLOW, Lane.FAST)
@@ -166,6 +167,28 @@ def test_device_with_a_shared_uuid_is_keyed_by_its_address(world: World) -> None
     world.passed("nvml", Lane.FAST, unnamed_sample, errors=("several GPUs report GPU-x",))
     device = single_device(snap(world))
     assert (device.key, device.readings["gpu_power_watts"].value) == ("gpu/pci/0000:10:00.0", 2.0)
+
+
+def test_gpu_lost_under_its_address_is_lost_under_its_uuid(world: World) -> None:
+    """Its MIG devices name the same GPU, and the next UUID from the reader of the loss ends it."""
+    lost = msgspec.structs.replace(gpu(0), uuid=None)
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="1/0", parent=lost.key)
+    values: dict[str, Value | Absent] = {"gpu_state": "lost", "gpu_power_watts": Absent(Reason.GPU_LOST)}
+    world.passed(
+        "nvml", Lane.FAST, world.sample("nvml", Lane.FAST, lost, values), world.sample("nvml", Lane.FAST, mig, {})
+    )
+    world.clock.advance(2.0)
+    page = world.sample("dcgm", Lane.FAST, gpu(0), {"gpu_power_watts": 300.0})
+    world.passed("dcgm", Lane.FAST, msgspec.structs.replace(page, provenance=Provenance.IMPORTED))
+    device, instance = snap(world).devices
+    assert (device.key, instance.parent) == (gpu(0).key, gpu(0).key)
+    assert (device.readings["gpu_state"].value, device.readings["gpu_power_watts"].absent) == ("lost", Reason.GPU_LOST)
+    now = world.clock.monotonic()
+    for key in (gpu(0).key, lost.key):
+        assert current_readings(key, world.state, now) == device.readings
+    assert current_readings(gpu(1).key, world.state, now) is None
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"}))
+    assert single_device(snap(world)).readings["gpu_state"].value == "ok"
 
 
 def test_gpus_with_one_address_are_not_listed_as_bus_only(world: World) -> None:

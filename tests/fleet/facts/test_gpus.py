@@ -10,7 +10,7 @@ from gpufleet.fleet.facts.gpus import ClusterGpus, GpuIndex, cluster_gpus
 from gpufleet.fleet.facts.metrics import FACT_METRICS
 from gpufleet.fleet.facts.newest import current_rows, reason_of
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
@@ -99,6 +99,30 @@ def present(rows: Sequence[Row]) -> set[str]:
 )
 def test_one_key_of_each_present_gpu_counts(rows: Sequence[Row], expected: set[str]) -> None:
     assert present(rows) == expected
+
+
+LOST: Mapping[str, Value | Absent] = {"gpu_state": "lost", "gpu_power_watts": Absent(Reason.GPU_LOST)}
+
+
+@pytest.mark.parametrize("reader", ["dcgm", "exporter"])
+@pytest.mark.parametrize("age", [3, 5, 8])
+def test_gpu_lost_under_its_address_is_lost_under_its_uuid(reader: str, age: float) -> None:
+    state: Mapping[str, Value | Absent] = {} if reader == "exporter" else {"gpu_state": "ok"}
+    rows = [Row(values=LOST), Row("A", reader=reader, age=age, values={**state, **POWER})]
+    gpus = gpus_of([*rows, Row("A", values={"gpu_state": "ok", **POWER}, age=20)])
+    place = gpus.keys.index("gpu/A")
+    assert [key for key, is_retired in zip(gpus.keys, gpus.retired.tolist(), strict=True) if not is_retired] == [
+        "gpu/A"
+    ]
+    assert gpus.readings.value("gpu_state")[place] == CATALOGUE["gpu_state"].states.index("lost")
+    assert gpus.readings.has_value(["gpu_power_watts"])[place] == (reader == "dcgm")
+
+
+def test_uuid_from_the_reader_of_a_loss_ends_it() -> None:
+    gpus = gpus_of([Row(values=LOST, age=10), Row("A", values={"gpu_state": "ok"}), Row("A", reader="exporter")])
+    place = gpus.keys.index("gpu/A")
+    assert gpus.readings.value("gpu_state")[place] == CATALOGUE["gpu_state"].states.index("ok")
+    assert gpus.readings.has_value(["gpu_power_watts"])[place]
 
 
 def test_earlier_gpu_of_a_slot_is_known() -> None:

@@ -13,7 +13,7 @@ from gpufleet.hub.query.records import (
     count_shown,
     gpu_records,
     node_gpus,
-    summary_views,
+    summary_devices,
     with_metrics,
 )
 from gpufleet.model.absence import Absent, Reason
@@ -119,8 +119,30 @@ def test_gpu_that_one_reader_lost_is_not_reporting(age: int, reporting: int) -> 
         for one in stored
     ]
     freshness = Freshness(NOW, 90.0, ())
-    assert count_gpus(summaries, summary_views(summaries), freshness) == (1, reporting)
+    assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, reporting)
     assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, reporting)
+
+
+def test_gpu_lost_under_its_address_is_not_reporting() -> None:
+    named = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0")
+    views = {"nvml": View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:1b:00.0"), "dcgm": named}
+    values: dict[str, dict[str, Any]] = {"nvml": {"gpu_state": "lost"}, "dcgm": {"gpu_power_watts": 100.0}}
+    stored = [
+        StoredSample(
+            sample=Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=NOW, values=values[reader]),
+            received_at=NOW,
+        )
+        for reader, view in views.items()
+    ]
+    summaries = [
+        SampleSummary(
+            stored=one, has_totals=one.sample.reader == "dcgm", is_lost=True if one.sample.reader == "nvml" else None
+        )
+        for one in stored
+    ]
+    freshness = Freshness(NOW, 90.0, ())
+    assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, 0)
+    assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, 0)
 
 
 def test_imported_power_of_a_lost_gpu_is_in_no_row() -> None:

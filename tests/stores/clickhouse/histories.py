@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.readings import StateReport, deciding_state
+from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.device_state import LOST
@@ -33,7 +34,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse import store as store_module
-from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS, STATE_INTERVAL_SECONDS
+from gpufleet.stores.clickhouse.machines.counts import STATE_INTERVAL_SECONDS
 from gpufleet.stores.clickhouse.samples.snapshot import MAX_SECONDS
 from tests.support.accepted import accept
 from tests.support.store_folders import copy_empty_store

@@ -13,7 +13,15 @@ from gpufleet import __version__
 from gpufleet.agent.collect.pci import NVIDIA, PCI_ONLY_METRICS, pci_only
 from gpufleet.agent.collect.state import EVENTS_READER, AgentState, LaneSample
 from gpufleet.fleet.devices import device_name, hidden_devices
-from gpufleet.fleet.readings import SampleReadings, first_processes, merge, merge_dimensions
+from gpufleet.fleet.readings import (
+    SampleReadings,
+    first_processes,
+    merge,
+    merge_dimensions,
+    shared_slots,
+    unit_in_slot,
+    with_parent_key,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
@@ -23,7 +31,8 @@ from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import DimReading, Provenance, Reading, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot, Source
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.time import to_datetime
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.runtime import run_to_end
 
@@ -39,11 +48,16 @@ def assemble(state: AgentState, *, now: float, now_ns: int, capabilities: Mappin
     return run_to_end(Assembler().steps(state, now=now, now_ns=now_ns, capabilities=capabilities))
 
 
-def current_readings(key: str, state: AgentState, now: float) -> dict[str, Reading]:
-    """Return the merged readings of a device by view key; `now` in monotonic seconds."""
-    lanes = state.views()[key]
-    ordered = sorted(lanes, key=lambda source: precedence(lanes[source].sample))
-    return merge([_sample_readings(source, lanes[source], state, now, None) for source in ordered])
+def current_readings(key: str, state: AgentState, now: float) -> dict[str, Reading] | None:
+    """Return the merged readings of the device that has a view key, None if no present device has it.
+
+    `now` is in monotonic seconds.
+    """
+    for _, lanes in _joined(state.views()).values():
+        if any(one.sample.view is not None and one.sample.view.key == key for one in lanes.values()):
+            ordered = sorted(lanes, key=lambda source: precedence(lanes[source].sample))
+            return merge([_sample_readings(source, lanes[source], state, now, None) for source in ordered])
+    return None
 
 
 class _Assembled(NamedTuple):
@@ -75,22 +89,22 @@ class Assembler:
             capabilities: capability to `available`, or to the reason why it is not.
         """
         machine = dict(state.machine_samples())
-        views = {key: dict(lanes) for key, lanes in state.views().items() if not _superseded(lanes, state, now)}
+        subjects = _joined({key: lanes for key, lanes in state.views().items() if not _superseded(lanes, state, now)})
         newest = max(_measured_instants([state.machine_samples(), *state.views().values()]), default=now_ns)
-        pci = _pci_devices(state, [_view(lanes) for lanes in views.values()], now, now_ns)
+        pci = _pci_devices(state, [view for view, _ in subjects.values()], now, now_ns)
         inventory, node = state.inventory, state.machine
         readers = tuple([_report(state.judged(status)) for status in state.statuses.values()])
         events = tuple([event_report(event) for event in reversed(state.events)])
         capabilities = {**_reader_capabilities(state), **capabilities}
         assembled: dict[str, _Assembled] = {}
         devices: list[Device] = []
-        for key, lanes in views.items():
+        for key, (view, lanes) in subjects.items():
             yield
-            assembled[key] = subject = self._assemble(key, lanes, state, now)
+            assembled[key] = subject = self._assemble(key, view, lanes, state, now)
             assert subject.device is not None
             devices.append(subject.device)
         yield
-        assembled[_MACHINE] = host = self._assemble(_MACHINE, machine, state, now)
+        assembled[_MACHINE] = host = self._assemble(_MACHINE, None, machine, state, now)
         self._assembled = assembled
         by_key = {device.key: device for device in (*devices, *pci)}
         hidden = hidden_devices(by_key)
@@ -118,7 +132,9 @@ class Assembler:
             ),
         )
 
-    def _assemble(self, key: str, lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float) -> _Assembled:
+    def _assemble(
+        self, key: str, view: View | None, lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float
+    ) -> _Assembled:
         before = self._assembled.get(key, _NOTHING)
         by_source = {
             source: _sample_readings(source, lanes[source], state, now, before.sample_readings.get(source))
@@ -126,16 +142,25 @@ class Assembler:
         }
         holders = state.holders.get(key)
         if before is not _NOTHING and _same(by_source, before.sample_readings):
-            if before.device is None or before.device.holders is holders:
+            if before.device is None or view is None:
                 return before
-            return before._replace(device=msgspec.structs.replace(before.device, holders=holders))
+            if before.device.holders is holders and before.device.parent == view.parent:
+                return before
+            return before._replace(device=msgspec.structs.replace(before.device, holders=holders, parent=view.parent))
         ordered = list(by_source.values())
         readings, dimensions = merge(ordered, before.readings), merge_dimensions(ordered)
         sources = tuple([_source(one) for one in ordered])
         device = None
-        if key != _MACHINE:
-            device = _device(key, _view(lanes), readings, dimensions, ordered, sources, holders)
+        if view is not None:
+            device = _device(key, view, readings, dimensions, ordered, sources, holders)
         return _Assembled(by_source, readings, dimensions, sources, device)
+
+
+class _JoinedDevice(NamedTuple):
+    """A device, and its newest samples by reader and lane."""
+
+    view: View
+    lanes: Mapping[ReaderLane, LaneSample]
 
 
 _NOTHING = _Assembled({}, {}, (), (), None)
@@ -206,6 +231,20 @@ def _pci_devices(state: AgentState, views: Sequence[View], now: float, now_ns: i
     at = state.inventory.at if state.inventory else now_ns
     only_pci = pci_only(state, shown, now, unplaced=unplaced)
     return [_pci_device(view, absent, at, state.holders.get(view.key)) for view, absent in only_pci]
+
+
+def _joined(views: Mapping[str, Mapping[ReaderLane, LaneSample]]) -> dict[str, _JoinedDevice]:
+    """Return the devices, with one key for each GPU: see `unit_in_slot`."""
+    subjects = {key: _JoinedDevice(_view(lanes), dict(lanes)) for key, lanes in views.items()}
+    present: dict[str, str] = {}
+    for keys in shared_slots({key: view for key, (view, _) in subjects.items()}):
+        of_slot = [one for key in keys for one in subjects.pop(key).lanes.values()]
+        unit = unit_in_slot([StoredSample(sample=one.sample, received_at=int(one.ended * NANOS)) for one in of_slot])
+        kept = {id(stored.sample) for stored in unit.samples}
+        lanes = {(one.sample.reader, one.sample.lane): one for one in of_slot if id(one.sample) in kept}
+        subjects[unit.view.key] = _JoinedDevice(unit.view, lanes)
+        present |= dict.fromkeys(unit.keys, unit.view.key)
+    return {key: _JoinedDevice(with_parent_key(view, present), lanes) for key, (view, lanes) in subjects.items()}
 
 
 def _view(lanes: Mapping[ReaderLane, LaneSample]) -> View:

@@ -280,9 +280,10 @@ def _sample(
 
 def _is_failed(key: str, state: AgentState, now: float) -> bool | None:
     """Return whether the state of a device is a failure, None for a device that is gone."""
-    if key not in state.views():
+    readings = current_readings(key, state, now)
+    if readings is None:
         return None
-    reading = current_readings(key, state, now).get(STATE)
+    reading = readings.get(STATE)
     return reading is not None and reading.value not in (None, OK)
 
 

@@ -10,6 +10,7 @@ from gpufleet.fleet.facts.metrics import DEVICE_METRICS, DEVICE_TEXTS, GPU_ADDRE
 from gpufleet.fleet.facts.newest import NONE, MergedReadings, reason_of
 from gpufleet.fleet.readings import MEASURING_LANES
 from gpufleet.fleet.rules.logic import Column
+from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS, KeyReport, slot_keys
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER
@@ -27,9 +28,6 @@ NETDATA_READER = "netdata"
 """Name of the reader of the operator's Netdata, which can repeat the values of GPUs that the driver no longer lists."""
 
 _UUID, _PCI, _INDEX = range(3)
-
-REPORT_WINDOW_SECONDS = 1200
-"""A GPU last reported longer than this before its machine's newest report of a GPU is gone, as in the coverage."""
 
 
 class ClusterGpus(msgspec.Struct, frozen=True):
@@ -137,6 +135,10 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     listings = MergedReadings(newest, bus, subject[is_bus], count, np.ones(len(newest), bool), ())
     kind = np.array([_kind(key) for key in keys], np.uint8)
     slot, addresses = _slots(newest, readings, rows, subject, machine, keys, kind)
+    of_unit = _units(newest, read, subject[~is_bus], slot, keys, kind)
+    if of_unit is not None:
+        is_about = of_unit != NONE
+        readings = MergedReadings(newest, read[is_about], of_unit[is_about], count, current, DEVICE_TEXTS)
     every = np.ones(len(readings.rows), bool)
     received = readings.newest_of(newest.received_at, every)
     listed = listings.newest_of(newest.received_at, np.ones(len(listings.rows), bool))
@@ -189,6 +191,44 @@ def _slots(
     for place in np.flatnonzero(kind == _PCI).tolist():
         found[place] = addresses.setdefault(keys[place].removeprefix(PCI_KEY), len(addresses))
     return np.where(found == NONE, NONE, machine * max(1, len(addresses)) + found), addresses
+
+
+def _units(
+    newest: NewestColumns, rows: Column, subject: Column, slot: Column, keys: list[str], kind: Column
+) -> Column | None:
+    """Return the GPU that each row is about, as `fleet.readings.unit_in_slot` does; None if it is always the subject.
+
+    `NONE` is a row about a former GPU of the slot under the key of the present one. Only slots that a reader knows by
+    the address too are judged.
+    """
+    addressed = np.zeros(len(keys), bool)
+    addressed[subject] = True
+    shared = _shared(slot)
+    slots = np.intersect1d(
+        slot[shared[addressed[shared] & (kind[shared] == _PCI)]], slot[shared[kind[shared] == _UUID]]
+    )
+    if not len(slots):
+        return None
+    found = subject.copy()
+    of_slots: dict[int, list[int]] = {}
+    for at in np.flatnonzero(np.isin(slot[subject], slots)).tolist():
+        of_slots.setdefault(int(slot[subject[at]]), []).append(at)
+    for of_slot in of_slots.values():
+        reports: dict[tuple[int, str], KeyReport] = {}
+        for at in of_slot:
+            gpu, row, reader = int(subject[at]), rows[at], newest.readers[newest.reader[rows[at]]]
+            received_at, measured_at = int(newest.received_at[row]), int(newest.measured_at[row])
+            report = KeyReport(keys[gpu], kind[gpu] == _UUID, reader, False, received_at, measured_at)
+            reports[gpu, reader] = max(report, reports.get((gpu, reader), report))
+        standing = slot_keys(reports.values())
+        place = next(gpu for gpu, _ in reports if keys[gpu] == standing.key)
+        for at in of_slot:
+            gpu, reader = int(subject[at]), newest.readers[newest.reader[rows[at]]]
+            if (keys[gpu], reader) in standing.reports:
+                found[at] = place
+            elif gpu == place:
+                found[at] = NONE
+    return found
 
 
 def _gone(machine: Column, machines: int, received: Column, listed: Column) -> Column:

@@ -34,7 +34,7 @@ from gpufleet.hub.query.records import (
     may_duplicate_gpus,
     node_gpus,
     node_record,
-    summary_views,
+    summary_devices,
     with_age,
     with_metrics,
     with_numa_nodes,
@@ -264,8 +264,8 @@ class FleetPages:
     ) -> dict[str, tuple[int, int]]:
         """Return (GPUs, reporting GPUs) of each machine, consistent with `gpus_of`."""
         summaries = _per_cluster(machines, self._store.sample_summaries)
-        views = {one.id: summary_views(summaries.get(one.id, ())) for one in machines}
-        ambiguous = [one for one in machines if may_duplicate_gpus(views[one.id].values())]
+        devices = {one.id: summary_devices(summaries.get(one.id, ())) for one in machines}
+        ambiguous = [one for one in machines if may_duplicate_gpus(found.view for found in devices[one.id].values())]
         stored = _per_cluster(ambiguous, self._store.latest_of)
         counts = {}
         for one in machines:
@@ -273,7 +273,7 @@ class FleetPages:
             if one.id in stored:
                 counts[one.id] = count_shown(gpu_records(one, stored[one.id], freshness, instant.behind))
             else:
-                counts[one.id] = count_gpus(summaries.get(one.id, ()), views[one.id], freshness)
+                counts[one.id] = count_gpus(summaries.get(one.id, ()), devices[one.id], freshness)
         return counts
 
     def _find(self, cluster: str | None, name_or_id: str) -> list[MachineRecord]:

@@ -8,10 +8,12 @@ import msgspec
 from gpufleet.fleet.devices import NAME_METRICS
 from gpufleet.fleet.readings import (
     STATE,
+    DeviceSamples,
     Freshness,
     StateReport,
     all_stale,
     deciding_state,
+    device_samples,
     device_views,
     devices,
 )
@@ -135,9 +137,9 @@ def _slot_of(device: AnswerDevice) -> str:
     return device.pci_address or str(reading and reading.value)
 
 
-def summary_views(summaries: Sequence[SampleSummary]) -> dict[str, View]:
-    """Return the views of a machine's devices by key; see `device_views`."""
-    return device_views([one.stored for one in summaries])
+def summary_devices(summaries: Sequence[SampleSummary]) -> dict[str, DeviceSamples]:
+    """Return the samples of a machine's devices by key; see `device_samples`."""
+    return device_samples([one.stored for one in summaries])
 
 
 def may_duplicate_gpus(views: Iterable[View]) -> bool:
@@ -156,40 +158,39 @@ def _is_lost(readings: Mapping[str, Reading]) -> bool:
     return state is not None and state.value == LOST
 
 
-def count_gpus(summaries: Sequence[SampleSummary], views: Mapping[str, View], freshness: Freshness) -> tuple[int, int]:
+def count_gpus(
+    summaries: Sequence[SampleSummary], devices: Mapping[str, DeviceSamples], freshness: Freshness
+) -> tuple[int, int]:
     """Return the number of GPUs of a machine, and of those with a current number that contributes to totals.
 
-    A GPU whose state is `lost` does not report. Not for machines with `may_duplicate_gpus`. `views` are those of
-    `summary_views`.
+    A GPU whose state is `lost` does not report. Not for machines with `may_duplicate_gpus`. `devices` are those of
+    `summary_devices`.
     """
-    gpus = {key for key, view in views.items() if view.kind is ViewKind.GPU}
+    gpus = {key: one.samples for key, one in devices.items() if one.view.kind is ViewKind.GPU}
     if not any(freshness.is_live(one.stored.received_at) for one in summaries):
         return len(gpus), 0
-    reporting = {
-        one.stored.sample.view.key
-        for one in summaries
-        if one.has_totals and one.stored.sample.view is not None and freshness.is_current(one.stored)
-    }
-    return len(gpus), len((gpus & reporting) - _lost_views(summaries, freshness))
+    summary_of = {id(one.stored): one for one in summaries if freshness.is_current(one.stored)}
+    current = [[summary_of[id(one)] for one in samples if id(one) in summary_of] for samples in gpus.values()]
+    reporting = [of_gpu for of_gpu in current if any(one.has_totals for one in of_gpu)]
+    return len(gpus), sum(not _is_lost_by(of_gpu, freshness) for of_gpu in reporting)
 
 
-def _lost_views(summaries: Sequence[SampleSummary], freshness: Freshness) -> set[str]:
-    """Return the keys of the views whose state is `lost`."""
+def _is_lost_by(summaries: Sequence[SampleSummary], freshness: Freshness) -> bool:
+    """Return whether the current samples of a device show that it is lost."""
     if not any(one.is_lost for one in summaries):
-        return set()
-    reports: dict[str, list[StateReport]] = {}
-    for one in summaries:
-        sample = one.stored.sample
-        if sample.view is not None and one.is_lost is not None and freshness.is_current(one.stored):
-            report = StateReport(
-                LOST if one.is_lost else OK,
-                sample.measured_at,
-                freshness.interval_of(sample),
-                sample.provenance is Provenance.IMPORTED,
-            )
-            reports.setdefault(sample.view.key, []).append(report)
-    states = {key: (of_view, deciding_state(of_view)) for key, of_view in reports.items()}
-    return {key for key, (of_view, place) in states.items() if place is not None and of_view[place].state == LOST}
+        return False
+    reports = [
+        StateReport(
+            LOST if one.is_lost else OK,
+            one.stored.sample.measured_at,
+            freshness.interval_of(one.stored.sample),
+            one.stored.sample.provenance is Provenance.IMPORTED,
+        )
+        for one in summaries
+        if one.is_lost is not None
+    ]
+    place = deciding_state(reports)
+    return place is not None and reports[place].state == LOST
 
 
 def node_record(

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.facts.projections import SetProjection, read_texts
-from gpufleet.stores.clickhouse.machines.counts import REPORT_WINDOW_SECONDS
 from gpufleet.stores.clickhouse.samples.newest_rows import NewestPage
 from gpufleet.stores.clickhouse.samples.pages import MachineRange
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
+from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import LOST
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
@@ -42,9 +43,6 @@ GPU_KEY_PREFIX = f"{ViewKind.GPU}/"
 
 INDEX_KEY_PREFIX = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
 """Prefix of the view key of a GPU that is identified only by its index."""
-
-REPORT_WINDOW_SECONDS = 1200
-"""A GPU last reported longer than this before its machine's newest report is gone: twice the longest usual lane."""
 
 STATE = CATALOGUE["gpu_state"]
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
 from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.machines.counts import INDEX_KEY_PREFIX, REPORT_WINDOW_SECONDS
+from gpufleet.stores.clickhouse.machines.counts import INDEX_KEY_PREFIX
 
 MAX_BEGUN = 1000
 """Maximum number of times at which a view was first reported in a slot, besides the first and the newest one."""
