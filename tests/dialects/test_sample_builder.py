@@ -1,5 +1,7 @@
 """State of an imported GPU by the evidence of the page."""
 
+import pytest
+
 from gpufleet.dialects.sample_builder import SampleBuilder
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -79,3 +81,13 @@ def test_core_error_of_a_mig_device_with_numbers_is_an_error_of_its_gpu() -> Non
         builder.add(mig, "mig_profile", "1g.18gb", 1)
         found = {sample.view: sample.values.get("gpu_state") for sample in builder.samples("x")}
         assert found == {GPU: expected, mig: None}
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_DRIVER, Reason.NO_LIBRARY, Reason.DRIVER_MISMATCH, Reason.DRIVER_ERROR])
+def test_gpu_that_only_the_bus_lists_has_no_state(reason: Reason) -> None:
+    view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:64:00.0")
+    builder = SampleBuilder()
+    for name in ("gpu_state", "gpu_power_watts", "gpu_temperature_celsius"):
+        builder.add(view, name, Absent(reason), 1)
+    (sample,) = builder.samples("x")
+    assert sample.values["gpu_state"] == Absent(reason)

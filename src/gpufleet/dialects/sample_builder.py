@@ -8,7 +8,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_error, worst_state
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
-from gpufleet.model.view import View, ViewKind
+from gpufleet.model.view import Side, View, ViewKind
 
 STATE = "gpu_state"
 
@@ -89,8 +89,11 @@ class SampleBuilder:
         ]
 
     def _note_evidence(self, key: str, view: View, metric: Metric, value: Value | Absent, at: int) -> None:
-        """Record the state of a GPU that an absent reading of it, or of one of its MIG devices, proves."""
-        if not isinstance(value, Absent):
+        """Record the state of a GPU that an absent reading of it, or of one of its MIG devices, proves.
+
+        A GPU that only the PCI bus lists has no state: its readings are absent because no driver holds it.
+        """
+        if not isinstance(value, Absent) or view.side is Side.PCI_ONLY:
             return
         state = STATE_OF_REASON.get(value.reason)
         if view.kind is ViewKind.MIG and view.parent is not None:
