@@ -475,3 +475,28 @@ def test_mig_device_has_the_present_key_of_its_gpu() -> None:
         stored_sample(UUID_KNOWN, "dcgm", {STATE: "ok"}),
     )
     assert {one.kind: one.parent for one in found} == {ViewKind.GPU: None, ViewKind.MIG: UUID_KNOWN.key}
+
+
+@pytest.mark.parametrize("lost_view", [UUID_KNOWN, ADDRESS_ONLY])
+def test_imported_values_of_instances_of_a_lost_gpu_are_absent(lost_view: View) -> None:
+    used, link = "gpu_memory_used_bytes", DimValue(LINK, ("0",), 1)
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="1/0", parent=UUID_KNOWN.key)
+    old = stored_sample(mig, "exporter/dcgm", {used: 4}, provenance=IMPORTED)
+    found = answered(
+        stored_sample(lost_view, "nvml", {STATE: "lost"}),
+        stored_sample(UUID_KNOWN, "exporter/dcgm", {POWER: 300.0}, provenance=IMPORTED),
+        stored_sample(mig, "nvml", {used: LOST}),
+        msgspec.structs.replace(old, sample=msgspec.structs.replace(old.sample, dims=(link,))),
+    )
+    (instance,) = (one for one in found if one.kind is ViewKind.MIG)
+    assert (instance.readings[used].absent, instance.dimensions[0].absent) == (Reason.GPU_LOST, Reason.GPU_LOST)
+
+
+def test_imported_values_of_instances_of_a_working_gpu_are_shown() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="1/0", parent=UUID_KNOWN.key)
+    found = answered(
+        stored_sample(UUID_KNOWN, "exporter/other", {STATE: "lost"}, provenance=IMPORTED),
+        stored_sample(UUID_KNOWN, "nvml", {STATE: "ok"}),
+        stored_sample(mig, "exporter/dcgm", {"gpu_memory_used_bytes": 4}, provenance=IMPORTED),
+    )
+    assert [one.readings["gpu_memory_used_bytes"].value for one in found if one.kind is ViewKind.MIG] == [4]

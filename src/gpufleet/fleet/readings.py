@@ -270,7 +270,12 @@ def probe_readings(samples: Iterable[StoredSample], freshness: Freshness) -> dic
     return probe | {name: reading for name, reading in readiness.items() if name in GUEST_READINESS}
 
 
-def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | None = None) -> dict[str, Reading]:
+def merge(
+    sources: Sequence[SampleReadings],
+    before: Mapping[str, Reading] | None = None,
+    *,
+    parent_loss: Absent | None = None,
+) -> dict[str, Reading]:
     """Return one reading a metric in the catalogue's order.
 
     The first source with a value gives the reading. If no source has a value, the first source's absence stands.
@@ -280,8 +285,9 @@ def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | Non
     Args:
         sources: readings of one subject, the most trusted reader first.
         before: the previous merge of this subject; its order is reused if the metrics are the same.
+        parent_loss: result of `reported_loss` for the GPU of an instance, which has no state of its own.
     """
-    sources = _without_values_of_lost(sources)
+    sources = _without_values_of_lost(sources, parent_loss)
     merged: dict[str, Reading] = {}
     for source in sources:
         merged.update(source.readings)
@@ -300,7 +306,7 @@ def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | Non
     return {name: merged[name] for name in sorted(merged.keys() & _ORDER.keys(), key=_ORDER.__getitem__)}
 
 
-def merge_dimensions(sources: Sequence[SampleReadings]) -> tuple[DimReading, ...]:
+def merge_dimensions(sources: Sequence[SampleReadings], *, parent_loss: Absent | None = None) -> tuple[DimReading, ...]:
     """Return the readings of metrics with dimensions, in the catalogue's order.
 
     The values of a metric come from one reader, because readers may label dimensions differently: the first reader
@@ -309,8 +315,9 @@ def merge_dimensions(sources: Sequence[SampleReadings]) -> tuple[DimReading, ...
 
     Args:
         sources: readings of one subject, the most trusted reader first.
+        parent_loss: as for `merge`.
     """
-    sources = _without_values_of_lost(sources)
+    sources = _without_values_of_lost(sources, parent_loss)
     merged: dict[str, Dims] = {}
     owners: dict[str, str] = {}
     for source in sources:
@@ -330,20 +337,22 @@ def merge_dimensions(sources: Sequence[SampleReadings]) -> tuple[DimReading, ...
     return tuple([reading for metric in sorted(merged, key=_ORDER.__getitem__) for reading in merged[metric].values()])
 
 
-def _without_values_of_lost(sources: Sequence[SampleReadings]) -> Sequence[SampleReadings]:
-    """Return the sources; imported measurements are absent if a reader that imports nothing reports the GPU as lost."""
-    if not sources or sources[-1].sample.provenance is not Provenance.IMPORTED:  # imported sources come last
-        return sources
+def reported_loss(sources: Sequence[SampleReadings]) -> Absent | None:
+    """Return why imported measurements of a GPU are not used; None unless a reader that imports nothing lost it."""
     source = _deciding_source(sources)
-    if source is None or source.sample.provenance is Provenance.IMPORTED or source.readings[STATE].value != LOST:
+    if source is None or _is_imported(source) or source.readings[STATE].value != LOST:
+        return None
+    return Absent(Reason.GPU_LOST, f"reported by {source.sample.reader}")
+
+
+def _without_values_of_lost(sources: Sequence[SampleReadings], parent_loss: Absent | None) -> Sequence[SampleReadings]:
+    """Return the sources; imported measurements of a lost GPU, and of its instances, are absent."""
+    if not sources or not _is_imported(sources[-1]):  # imported sources come last
         return sources
-    why = Absent(Reason.GPU_LOST, f"reported by {source.sample.reader}")
-    return [
-        one.replaced(why)
-        if one.sample.provenance is Provenance.IMPORTED and one.sample.lane in MEASURING_LANES
-        else one
-        for one in sources
-    ]
+    why = parent_loss or reported_loss(sources)
+    if why is None:
+        return sources
+    return [one.replaced(why) if _is_imported(one) and one.sample.lane in MEASURING_LANES else one for one in sources]
 
 
 def _deciding_source(sources: Sequence[SampleReadings]) -> SampleReadings | None:
@@ -417,7 +426,11 @@ def devices(
     `hidden_devices` finds to be another name of a listed one.
     """
     present = device_samples(samples)
-    every = {key: _device(cluster, machine, unit, freshness) for key, unit in present.items()}
+    sources = {key: stored_readings(unit.samples, freshness) for key, unit in present.items()}
+    every = {
+        key: _device(cluster, machine, unit.view, sources[key], reported_loss(sources.get(unit.view.parent or "", ())))
+        for key, unit in present.items()
+    }
     hidden = hidden_devices(every)
     built = [device for key, device in every.items() if key not in hidden]
     return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
@@ -542,9 +555,10 @@ def _slot(view: View) -> str | None:
     return view.pci_address or None if view.kind is ViewKind.GPU else None
 
 
-def _device(cluster: str, machine: str, unit: DeviceSamples, freshness: Freshness) -> AnswerDevice:
-    view, sources = unit.view, stored_readings(unit.samples, freshness)
-    readings = merge(sources)
+def _device(
+    cluster: str, machine: str, view: View, sources: Sequence[SampleReadings], parent_loss: Absent | None
+) -> AnswerDevice:
+    readings = merge(sources, parent_loss=parent_loss)
     return AnswerDevice(
         id=f"{cluster}/{machine}/{view.key}",
         machine=machine,
@@ -556,7 +570,7 @@ def _device(cluster: str, machine: str, unit: DeviceSamples, freshness: Freshnes
         name=device_name(readings),
         source=sources[0].sample.provenance,
         readings=readings,
-        dimensions=merge_dimensions(sources),
+        dimensions=merge_dimensions(sources, parent_loss=parent_loss),
     )
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpufleet.agent.collect.assemble import assemble, current_readings
+from gpufleet.agent.collect.assemble import Assembler, assemble, current_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
@@ -11,6 +11,7 @@ from gpufleet.model.reading import DimValue, Provenance, Round, Value
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.runtime import run_to_end
 from tests.support.passes import World, function, gpu
 
 ALL = (Lane.STATIC, Lane.SLOW, Lane.FAST)
@@ -189,6 +190,20 @@ def test_gpu_lost_under_its_address_is_lost_under_its_uuid(world: World) -> None
     assert current_readings(gpu(1).key, world.state, now) is None
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"}))
     assert single_device(snap(world)).readings["gpu_state"].value == "ok"
+
+
+def test_imported_values_of_mig_devices_follow_the_state_of_their_gpu(world: World) -> None:
+    """The document is rebuilt although the samples of the MIG device stay the same."""
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="1/0", parent=gpu(0).key)
+    page = world.sample("dcgm", Lane.FAST, mig, {"gpu_memory_used_bytes": 4})
+    world.passed("dcgm", Lane.FAST, msgspec.structs.replace(page, provenance=Provenance.IMPORTED))
+    assembler, found = Assembler(), []
+    for state in ("ok", "lost", "ok"):
+        world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": state}))
+        steps = assembler.steps(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
+        _, instance = run_to_end(steps).devices
+        found.append(instance.readings["gpu_memory_used_bytes"].value)
+    assert found == [4, None, 4]
 
 
 def test_gpus_with_one_address_are_not_listed_as_bus_only(world: World) -> None:

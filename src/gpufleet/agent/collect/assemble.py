@@ -18,6 +18,7 @@ from gpufleet.fleet.readings import (
     first_processes,
     merge,
     merge_dimensions,
+    reported_loss,
     shared_slots,
     unit_in_slot,
     with_parent_key,
@@ -68,6 +69,8 @@ class _Assembled(NamedTuple):
     dimensions: tuple[DimReading, ...]
     sources: tuple[Source, ...]
     device: Device | None
+    loss: Absent | None = None
+    parent_loss: Absent | None = None
 
 
 class Assembler:
@@ -98,13 +101,14 @@ class Assembler:
         capabilities = {**_reader_capabilities(state), **capabilities}
         assembled: dict[str, _Assembled] = {}
         devices: list[Device] = []
-        for key, (view, lanes) in subjects.items():
+        for key, (view, lanes) in sorted(subjects.items(), key=lambda one: one[1].view.parent is not None):
             yield
-            assembled[key] = subject = self._assemble(key, view, lanes, state, now)
+            loss = None if view.parent is None else assembled.get(view.parent, _NOTHING).loss
+            assembled[key] = subject = self._assemble(key, view, lanes, state, now, loss)
             assert subject.device is not None
             devices.append(subject.device)
         yield
-        assembled[_MACHINE] = host = self._assemble(_MACHINE, None, machine, state, now)
+        assembled[_MACHINE] = host = self._assemble(_MACHINE, None, machine, state, now, None)
         self._assembled = assembled
         by_key = {device.key: device for device in (*devices, *pci)}
         hidden = hidden_devices(by_key)
@@ -133,7 +137,13 @@ class Assembler:
         )
 
     def _assemble(
-        self, key: str, view: View | None, lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float
+        self,
+        key: str,
+        view: View | None,
+        lanes: Mapping[ReaderLane, LaneSample],
+        state: AgentState,
+        now: float,
+        parent_loss: Absent | None,
     ) -> _Assembled:
         before = self._assembled.get(key, _NOTHING)
         by_source = {
@@ -141,19 +151,22 @@ class Assembler:
             for source in sorted(lanes, key=lambda source: precedence(lanes[source].sample))
         }
         holders = state.holders.get(key)
-        if before is not _NOTHING and _same(by_source, before.sample_readings):
+        is_same = before.parent_loss == parent_loss and _same(by_source, before.sample_readings)
+        if before is not _NOTHING and is_same:
             if before.device is None or view is None:
                 return before
             if before.device.holders is holders and before.device.parent == view.parent:
                 return before
             return before._replace(device=msgspec.structs.replace(before.device, holders=holders, parent=view.parent))
         ordered = list(by_source.values())
-        readings, dimensions = merge(ordered, before.readings), merge_dimensions(ordered)
+        readings = merge(ordered, before.readings, parent_loss=parent_loss)
+        dimensions = merge_dimensions(ordered, parent_loss=parent_loss)
         sources = tuple([_source(one) for one in ordered])
         device = None
         if view is not None:
             device = _device(key, view, readings, dimensions, ordered, sources, holders)
-        return _Assembled(by_source, readings, dimensions, sources, device)
+        loss = None if view is None else reported_loss(ordered)
+        return _Assembled(by_source, readings, dimensions, sources, device, loss, parent_loss)
 
 
 class _JoinedDevice(NamedTuple):
