@@ -9,6 +9,7 @@ from gpufleet.fleet.board import (
     RACK_PLACE,
     drop_board_defaults,
     drop_counts_without_ecc,
+    drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_zero_identities,
@@ -103,6 +104,31 @@ def test_health_that_the_driver_does_not_report_is_no_value() -> None:
     values = FABRIC | dict.fromkeys(names, "not_reported")
     drop_fabric_defaults(values, ())
     assert [values[name] for name in names] == [Absent(Reason.NOT_SUPPORTED, name) for name in names]
+
+
+TOTAL, USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
+NO_MEMORY = Absent(Reason.NOT_SUPPORTED, TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("total", "used", "found"),
+    [
+        (0, 0, NO_MEMORY),
+        (Absent(Reason.NOT_SUPPORTED), 0, Absent(Reason.NOT_SUPPORTED)),
+        (Absent(Reason.TIMEOUT), 0, Absent(Reason.TIMEOUT)),
+        (None, 0, Absent(Reason.NOT_REPORTED, TOTAL)),
+        (None, 4, 4),
+        (8, 0, 0),
+        (0, Absent(Reason.TIMEOUT), Absent(Reason.TIMEOUT)),
+    ],
+)
+def test_used_protected_memory_of_zero_needs_a_total(
+    total: Value | Absent | None, used: Value | Absent, found: Value | Absent
+) -> None:
+    values: dict[str, Value | Absent] = {USED: used} if total is None else {TOTAL: total, USED: used}
+    drop_empty_protected_memory(values)
+    assert values[USED] == found
+    assert values.get(TOTAL) == (NO_MEMORY if total == 0 else total)
 
 
 @pytest.mark.parametrize("text", ["00.00.00.00.00", "0000000000000", "0"])

@@ -177,10 +177,15 @@ def merge_values(before: Value | Absent | None, value: Value | Absent) -> Value 
     """Merge values of several series of one device: an exporter repeats a GPU for each pod that shares it.
 
     Different values contradict each other, and none is used. An ended series does not contradict a running one: it had
-    other labels, such as those of an earlier pod.
+    other labels, such as those of an earlier pod. A value of another part does not contradict a reading that was not
+    reported.
     """
-    if before is None or before in (value, SERIES_ENDED):
+    if before is None or before == value or _is_missing(before):
         return value
-    if value == SERIES_ENDED:
+    if _is_missing(value):
         return before
     return Absent(Reason.INVALID_VALUE, "several series of one device differ")
+
+
+def _is_missing(value: Value | Absent) -> bool:
+    return value == SERIES_ENDED or (isinstance(value, Absent) and value.reason is Reason.NOT_REPORTED)

@@ -119,12 +119,14 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
 def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace the protected memory of a GPU that has none by `not_supported`.
 
-    The driver reports 0 bytes unless confidential computing is on, also for boards that cannot have it.
+    The driver reports 0 bytes unless confidential computing is on, also for boards that cannot have it. Without a known
+    total, 0 used bytes are therefore no value.
     """
     if values.get(PROTECTED_TOTAL) == 0:
-        for name in (PROTECTED_TOTAL, PROTECTED_USED):
-            if name in values and not isinstance(values[name], Absent):
-                values[name] = Absent(Reason.NOT_SUPPORTED, PROTECTED_TOTAL)
+        values[PROTECTED_TOTAL] = Absent(Reason.NOT_SUPPORTED, PROTECTED_TOTAL)
+    total = values.get(PROTECTED_TOTAL, Absent(Reason.NOT_REPORTED, PROTECTED_TOTAL))
+    if values.get(PROTECTED_USED) == 0 and isinstance(total, Absent):
+        values[PROTECTED_USED] = total
 
 
 def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], where: str) -> Value | Absent:
@@ -148,21 +150,34 @@ def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str
     return part_absence(metric, value, () if has_ecc else (ECC,), where)
 
 
-_WITH_DEFAULTS = frozenset(
-    {CHASSIS_SERIAL, FABRIC_GUID, FABRIC_STATE, *RACK_PLACE, *_NOT_REPORTED, *IDENTITIES, PROTECTED_TOTAL}
-)
+DECIDING = frozenset({CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, PROTECTED_TOTAL})
+"""Metrics whose readings decide whether other readings of the board are defaults."""
+
+_WITH_DEFAULTS = DECIDING | {FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED}
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
 
-def without_defaults(sample: Sample) -> Sample:
-    """Return a sample without the driver's defaults for a rack, a fabric, an identity or protected memory."""
-    if sample.view is None or _WITH_DEFAULTS.isdisjoint(sample.values):
+def may_have_defaults(sample: Sample) -> bool:
+    """Return whether a sample has readings for which a driver has defaults."""
+    has_values = not _WITH_DEFAULTS.isdisjoint(sample.values)
+    return sample.view is not None and (has_values or any(dim.metric == FABRIC_HEALTH for dim in sample.dims))
+
+
+def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None = None) -> Sample:
+    """Return a sample without the driver's defaults for a rack, a fabric, an identity or protected memory.
+
+    Args:
+        sample: of a page, or of a part of it.
+        known: readings of `DECIDING` in other parts.
+    """
+    if not may_have_defaults(sample):
         return sample
-    values = dict(sample.values)
+    values = {**(known or {}), **sample.values}
     drop_rack_defaults(values)
     drop_zero_identities(values)
     drop_empty_protected_memory(values)
     dims = drop_fabric_defaults(values, sample.dims)
+    values = {name: values[name] for name in sample.values}
     if (values, dims) == (sample.values, sample.dims):
         return sample
     return msgspec.structs.replace(sample, values=values, dims=dims)

@@ -1,8 +1,10 @@
 """Row cache: rows that arrive in parts are merged, for any split."""
 
 import random
+from collections.abc import Sequence
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -231,3 +233,46 @@ def test_count_above_zero_proves_ecc_for_later_requests() -> None:
         NODE, [listed(T0, {"gpu_sram_threshold_exceeded": 0}, Lane.SLOW), listed(T0 + 1, {COUNT: 3})]
     )
     assert (row.values, other.values) == ({"gpu_sram_threshold_exceeded": 0}, {COUNT: 3})
+
+
+def newest_row(rows: RowCache, parts: Sequence[Sample]) -> dict[str, Value | Absent]:
+    """Write each part in a request of its own, and return the values of the newest row."""
+    row: dict[str, Value | Absent] = {}
+    for part in parts:
+        written = rows.merge(NODE, [part])
+        rows.keep(NODE, written, 0.0)
+        row = next((one.values for one in written), row)
+    return row
+
+
+SLOTS: dict[str, Value | Absent] = {"gpu_chassis_slot": "0", "gpu_tray_index": "0", "gpu_host_id": "1"}
+PARTS_OF_DEFAULTS: dict[str, tuple[Lane, list[dict[str, Value | Absent]]]] = {
+    "protected memory": (
+        Lane.SLOW,
+        [{"gpu_protected_memory_total_bytes": 0}, {"gpu_protected_memory_used_bytes": 0}],
+    ),
+    "fabric": (Lane.SLOW, [{"gpu_fabric_state": "not_supported"}, {"gpu_fabric_clique": "0"}]),
+    "rack": (Lane.STATIC, [{"gpu_chassis_serial": ""}, *({name: value} for name, value in SLOTS.items())]),
+}
+
+
+@pytest.mark.parametrize("case", PARTS_OF_DEFAULTS)
+@pytest.mark.parametrize("order", [1, -1])
+def test_defaults_in_parts_are_no_values(case: str, order: int) -> None:
+    lane, values = PARTS_OF_DEFAULTS[case]
+    row = newest_row(RowCache(), [sample(0, T0, one, lane=lane) for one in values[::order]])
+    assert row.keys() == {name for one in values for name in one}
+    assert all(isinstance(value, Absent) for value in row.values())
+
+
+def test_readings_of_a_part_without_the_rest_of_a_page_are_no_defaults() -> None:
+    """The writer sent the total, the state of the fabric and the serial number before."""
+    rows, used = RowCache(), sample(0, T0, {"gpu_protected_memory_used_bytes": 0}, lane=Lane.SLOW)
+    assert isinstance(newest_row(rows, [used])["gpu_protected_memory_used_bytes"], Absent)
+    total: dict[str, Value | Absent] = {"gpu_protected_memory_total_bytes": 8, "gpu_fabric_state": "completed"}
+    serial = sample(0, T0, {"gpu_chassis_serial": "18209"}, lane=Lane.STATIC)
+    newest_row(rows, [sample(0, T0, total, lane=Lane.SLOW), serial])
+    assert newest_row(rows, [used])["gpu_protected_memory_used_bytes"] == 0  # the request was repeated
+    later = msgspec.structs.replace(used, measured_at=T0 + NANOS)
+    assert newest_row(rows, [later]) == {"gpu_protected_memory_used_bytes": 0}
+    assert newest_row(rows, [sample(0, T0 + NANOS, SLOTS, lane=Lane.STATIC)]) == SLOTS

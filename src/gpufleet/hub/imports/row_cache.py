@@ -13,11 +13,14 @@ import msgspec
 from gpufleet.dialects.registry import lists_ecc_modes
 from gpufleet.dialects.sample_builder import merge_readings
 from gpufleet.fleet.board import (
+    DECIDING,
     ECC_MODE,
+    RACK_PLACE,
     board_of,
     has_ecc_counts,
     has_ecc_errors,
     is_ecc_off,
+    may_have_defaults,
     without_defaults,
     without_ecc_counts,
 )
@@ -102,24 +105,39 @@ class RowCache:
                 at, before = part.measured_at, None  # another measurement, not a part of that row
             if before is None and self._merge_window:
                 near[subject].add(at)
-            joined = part if before is None else _join(before, part)
-            if joined is not before:
-                new[at] = joined
+            if before is None:
+                new[at] = part
+            elif (joined := _join(before, part)) is not before:
+                new[at] = without_defaults(joined)  # a later part can show that an earlier one has defaults
         return [row for instants in found.values() for row in instants.values()]
 
     def _without_board_defaults(self, machine: Machine, parts: Sequence[Sample]) -> Iterator[Sample]:
         modes = {(board_of(part), part.reader): part.values[ECC_MODE] for part in parts if ECC_MODE in part.values}
+        deciding: dict[Subject, dict[str, Value | Absent]] = {}
+        for part in parts:
+            if not DECIDING.isdisjoint(part.values):
+                deciding.setdefault(subject_of(machine, part), {}).update(_deciding(part))
         lacking: dict[tuple[str, str], bool] = {}
         for part in parts:
             board = board_of(part)
+            if may_have_defaults(part):
+                subject = subject_of(machine, part)
+                part = without_defaults(part, self._newest_deciding(subject) | deciding.get(subject, {}))
             if board is None or not has_ecc_counts(part):
-                yield without_defaults(part)
+                yield part
                 continue
             place = board, part.reader
             if place not in lacking:
                 mode = modes.get(place) or self._newest_ecc_mode(machine, *place)
                 lacking[place] = self._lacks_ecc(machine, board, part.reader, mode, parts)
-            yield without_defaults(without_ecc_counts(part) if lacking[place] else part)
+            yield without_ecc_counts(part) if lacking[place] else part
+
+    def _newest_deciding(self, subject: Subject) -> dict[str, Value | Absent]:
+        """Return the newest readings of a subject's rows that decide about defaults."""
+        found: dict[str, Value | Absent] = {}
+        for _, row in sorted(self._kept.get(subject, {}).items()):
+            found |= _deciding(row)
+        return found
 
     def _lacks_ecc(
         self, machine: Machine, board: str, reader: str, mode: Value | Absent | None, parts: Sequence[Sample]
@@ -206,6 +224,12 @@ class _InstantIndex:
 def subject_of(machine: Machine, sample: Sample) -> Subject:
     """Return the subject of a row."""
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
+
+
+def _deciding(row: Sample) -> dict[str, Value | Absent]:
+    """Return the readings that decide about defaults; an absent place in a rack is itself the result of such a rule."""
+    found = {name: row.values[name] for name in DECIDING & row.values.keys()}
+    return {name: value for name, value in found.items() if name not in RACK_PLACE or not isinstance(value, Absent)}
 
 
 def _contradicts(before: Sample, part: Sample) -> bool:
