@@ -13,8 +13,9 @@ from gpufleet.fleet.board import (
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_zero_identities,
-    ecc_absence,
+    ecc_count,
     part_absence,
+    proven_ecc_mode,
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
@@ -163,14 +164,34 @@ def test_readings_of_parts_can_be_unsupported() -> None:
         assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
 
 
-def test_counts_need_ecc() -> None:
-    assert ecc_absence("gpu_sram_threshold_exceeded", 0, has_ecc=True, where="x") == 0
-    assert ecc_absence("gpu_sram_threshold_exceeded", 0, has_ecc=False, where="x") == Absent(Reason.NOT_SUPPORTED, "x")
-    assert ecc_absence("gpu_row_remap_pending", 0, has_ecc=False, where="x") == 0
-    for kept in (Absent(Reason.GPU_LOST), Absent(Reason.NOT_PERMITTED)):
-        assert ecc_absence("gpu_sram_threshold_exceeded", kept, has_ecc=False, where="x") == kept
-    missing = Absent(Reason.NOT_REPORTED)
-    assert ecc_absence("gpu_sram_errors_total", missing, has_ecc=False, where="x") == Absent(Reason.NOT_SUPPORTED, "x")
+@pytest.mark.parametrize(
+    ("mode", "value", "found"),
+    [
+        (None, 0, 0),
+        ("enabled", 0, 0),
+        ("disabled", 3, Absent(Reason.NOT_SUPPORTED, "x")),
+        (Absent(Reason.NOT_SUPPORTED), 0, Absent(Reason.NOT_SUPPORTED, "x")),
+        (Absent(Reason.NOT_SUPPORTED), Absent(Reason.GPU_LOST), Absent(Reason.GPU_LOST)),
+        (Absent(Reason.NOT_SUPPORTED), Absent(Reason.NOT_PERMITTED), Absent(Reason.NOT_PERMITTED)),
+        (Absent(Reason.NOT_SUPPORTED), Absent(Reason.NOT_REPORTED), Absent(Reason.NOT_SUPPORTED, "x")),
+        (Absent(Reason.TIMEOUT), 0, Absent(Reason.TIMEOUT, "x")),
+        (Absent(Reason.TIMEOUT), 3, 3),
+        (Absent(Reason.TIMEOUT), Absent(Reason.GPU_LOST), Absent(Reason.GPU_LOST)),
+        (Absent(Reason.STALE), 0, 0),  # the mode was read before
+    ],
+)
+def test_count_of_zero_needs_a_known_ecc_mode(
+    mode: Value | Absent | None, value: Value | Absent, found: Value | Absent
+) -> None:
+    assert ecc_count("gpu_sram_threshold_exceeded", value, mode, "x") == found
+    assert ecc_count("gpu_row_remap_pending", value, mode, "x") == value
+
+
+def test_count_above_zero_proves_ecc() -> None:
+    timeout = Absent(Reason.TIMEOUT)
+    assert proven_ecc_mode(timeout, [(COUNT, 0), ("gpu_sram_errors_total", 1)]) == "enabled"
+    assert proven_ecc_mode(timeout, [(COUNT, 0), ("gpu_power_watts", 1)]) == timeout
+    assert proven_ecc_mode("disabled", [(COUNT, 1)]) == "disabled"
 
 
 def test_ecc_counts_can_be_unsupported() -> None:
@@ -209,23 +230,26 @@ def test_page_has_no_defaults_of_the_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "lists_modes", "count", "kept"),
+    ("mode", "lists_modes", "count", "why"),
     [
-        ("disabled", False, 3, False),
-        ("enabled", True, 0, True),
-        (Absent(Reason.NOT_SUPPORTED), False, 0, False),
-        (Absent(Reason.GPU_LOST), True, 0, True),
-        (None, False, 0, True),
-        (None, True, 0, False),
-        (None, True, 3, True),
+        ("disabled", False, 3, Reason.NOT_SUPPORTED),
+        ("enabled", True, 0, None),
+        (Absent(Reason.NOT_SUPPORTED), False, 0, Reason.NOT_SUPPORTED),
+        (Absent(Reason.GPU_LOST), True, 0, Reason.GPU_LOST),
+        (Absent(Reason.GPU_LOST), True, 3, None),
+        (None, False, 0, None),
+        (None, True, 0, Reason.NOT_SUPPORTED),
+        (None, True, 3, None),
     ],
 )
-def test_counts_of_a_page_need_ecc(mode: Value | Absent | None, lists_modes: bool, count: int, kept: bool) -> None:
+def test_counts_of_a_page_need_ecc(
+    mode: Value | Absent | None, lists_modes: bool, count: int, why: Reason | None
+) -> None:
     samples = [
         board_sample(mode),
         board_sample(None, (COUNT, count)),
         board_sample(None, (COUNT, 0), kind=ViewKind.MIG),
     ]
     _, gpu, mig = drop_counts_without_ecc(samples, lists_modes=lists_modes)
-    assert gpu.values[COUNT] == (count if kept else Absent(Reason.NOT_SUPPORTED, ECC_MODE))
-    assert isinstance(mig.values[COUNT], Absent) is not kept
+    absent = None if why is None else Absent(why, ECC_MODE)
+    assert (gpu.values[COUNT], mig.values[COUNT]) == (absent or count, absent or 0)

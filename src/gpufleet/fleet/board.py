@@ -27,7 +27,7 @@ ECC_COUNTS = frozenset(
 """Metrics that count only while ECC is enabled."""
 
 ECC_MODE = "gpu_ecc_mode"
-_ECC_OFF = "disabled"
+_ECC_OFF, _ECC_ON = "disabled", "enabled"
 
 ECC, NVLINK = "ecc", "nvlink"
 
@@ -145,9 +145,39 @@ def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], whe
     return Absent(Reason.NOT_SUPPORTED, where)
 
 
-def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str) -> Value | Absent:
-    """Return the reading, or `not_supported` for a count of errors of a board whose ECC is off or does not exist."""
-    return part_absence(metric, value, () if has_ecc else (ECC,), where)
+EccMode = Value | Absent | None
+"""Reading of `gpu_ecc_mode`; None if its source has none."""
+
+
+def ecc_count(metric: str, value: Value | Absent, mode: EccMode, where: str) -> Value | Absent:
+    """Return a reading as it counts in the ECC mode of its board. Only counts of errors change.
+
+    - If ECC is disabled or does not exist, a count is `not_supported`.
+    - If the mode cannot be read, a count of zero proves nothing and is absent for the mode's reason.
+
+    Args:
+        metric: catalogue name.
+        value: the reading.
+        mode: result of `proven_ecc_mode`.
+        where: detail of the absence.
+    """
+    if is_ecc_off(mode):
+        return part_absence(metric, value, (ECC,), where)
+    if isinstance(mode, Absent) and mode.reason is not Reason.STALE and metric in ECC_COUNTS and value == 0:
+        return Absent(mode.reason, where)
+    return value
+
+
+def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]]) -> EccMode:
+    """Return the ECC mode of a board. If it cannot be read, a count above zero proves that ECC is enabled.
+
+    Args:
+        mode: as read.
+        counts: metrics and readings of the board.
+    """
+    if not isinstance(mode, Absent) or is_ecc_off(mode):
+        return mode
+    return _ECC_ON if any(_is_error_count(metric, value) for metric, value in counts) else mode
 
 
 DECIDING = frozenset({CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, PROTECTED_TOTAL})
@@ -193,26 +223,27 @@ def drop_board_defaults(samples: Sequence[Sample], *, lists_modes: bool = False)
     return [without_defaults(sample) for sample in drop_counts_without_ecc(samples, lists_modes=lists_modes)]
 
 
-def is_ecc_off(mode: Value | Absent | None) -> bool:
+NO_ECC = Absent(Reason.NOT_SUPPORTED, ECC_MODE)
+"""Mode of a board for which a source that lists modes has none."""
+
+
+def is_ecc_off(mode: EccMode) -> bool:
     """Return whether a reading of `gpu_ecc_mode` proves that ECC is disabled or does not exist."""
     return mode == _ECC_OFF or (isinstance(mode, Absent) and mode.reason is Reason.NOT_SUPPORTED)
 
 
-def without_ecc_counts(sample: Sample) -> Sample:
-    """Return a sample of a board whose ECC is disabled or does not exist: its counts of errors are `not_supported`."""
-    if not has_ecc_counts(sample):
+def with_ecc_mode(sample: Sample, mode: EccMode) -> Sample:
+    """Return a sample with the counts of errors that count in the ECC mode of its board: see `ecc_count`."""
+    if mode in (None, _ECC_ON) or not has_ecc_counts(sample):
         return sample
     counts = ECC_COUNTS & sample.values.keys()
-    values = {name: ecc_absence(name, sample.values[name], has_ecc=False, where=ECC_MODE) for name in counts}
-    dims = [
-        DimValue(dim.metric, dim.labels, ecc_absence(dim.metric, dim.value, has_ecc=False, where=ECC_MODE))
-        for dim in sample.dims
-    ]
+    values = {name: ecc_count(name, sample.values[name], mode, ECC_MODE) for name in counts}
+    dims = [DimValue(dim.metric, dim.labels, ecc_count(dim.metric, dim.value, mode, ECC_MODE)) for dim in sample.dims]
     return msgspec.structs.replace(sample, values={**sample.values, **values}, dims=tuple(dims))
 
 
 def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = False) -> list[Sample]:
-    """Return the samples of one machine without the ECC counts of boards whose ECC is disabled or does not exist.
+    """Return the samples of one machine with the ECC counts that count in the modes of their boards: see `ecc_count`.
 
     A MIG device has the mode of its GPU.
 
@@ -221,12 +252,24 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
         lists_modes: whether the source omits the mode only where the board has no ECC. Counts of zero without a mode
             are then dropped as well; a count above zero proves that the board has ECC.
     """
-    modes = {board: mode for board, sample in _by_board(samples) if (mode := sample.values.get(ECC_MODE)) is not None}
-    counting = {board for board, sample in _by_board(samples) if has_ecc_errors(sample)}
-    off = {board for board, mode in modes.items() if is_ecc_off(mode)}
-    if lists_modes:
-        off |= {board for board, _ in _by_board(samples)} - modes.keys() - counting
-    return [without_ecc_counts(sample) if board_of(sample) in off else sample for sample in samples]
+    missing = NO_ECC if lists_modes else None
+    boards: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if (board := board_of(sample)) is not None:
+            boards.setdefault(board, []).append(sample)
+    modes: dict[str | None, EccMode] = {}
+    for board, own in boards.items():
+        if any(map(has_ecc_counts, own)):
+            mode = next((one.values[ECC_MODE] for one in reversed(own) if ECC_MODE in one.values), missing)
+            modes[board] = board_ecc_mode(mode, own)
+    return [with_ecc_mode(sample, modes.get(board_of(sample))) for sample in samples]
+
+
+def board_ecc_mode(mode: EccMode, samples: Iterable[Sample]) -> EccMode:
+    """Return the ECC mode of the board of some samples: see `proven_ecc_mode`. `NO_ECC` is no proof against counts."""
+    if mode is NO_ECC:
+        return None if any(map(has_ecc_errors, samples)) else mode
+    return proven_ecc_mode(mode, (count for sample in samples for count in _counts(sample)))
 
 
 def board_of(sample: Sample) -> str | None:
@@ -237,10 +280,6 @@ def board_of(sample: Sample) -> str | None:
     return view.parent if view.kind is ViewKind.MIG else view.key
 
 
-def _by_board(samples: Iterable[Sample]) -> list[tuple[str, Sample]]:
-    return [(board, sample) for sample in samples if (board := board_of(sample)) is not None]
-
-
 def has_ecc_counts(sample: Sample) -> bool:
     """Return whether a sample has counts of ECC errors, or their absences."""
     return not ECC_COUNTS.isdisjoint(sample.values) or any(dim.metric in ECC_COUNTS for dim in sample.dims)
@@ -248,9 +287,16 @@ def has_ecc_counts(sample: Sample) -> bool:
 
 def has_ecc_errors(sample: Sample) -> bool:
     """Return whether a sample has a count of ECC errors above zero, which proves that its board has ECC."""
+    return any(_is_error_count(metric, value) for metric, value in _counts(sample))
+
+
+def _counts(sample: Sample) -> list[tuple[str, Value | Absent]]:
     counts = [(name, sample.values[name]) for name in ECC_COUNTS & sample.values.keys()]
-    counts += [(dim.metric, dim.value) for dim in sample.dims if dim.metric in ECC_COUNTS]
-    return any(isinstance(value, int | float) and value > 0 for _, value in counts)
+    return counts + [(dim.metric, dim.value) for dim in sample.dims if dim.metric in ECC_COUNTS]
+
+
+def _is_error_count(metric: str, value: Value | Absent) -> bool:
+    return metric in ECC_COUNTS and isinstance(value, int | float) and value > 0
 
 
 def _is_none(value: Value | Absent) -> bool:

@@ -206,6 +206,14 @@ def test_ecc_mode_of_an_earlier_part_counts() -> None:
     assert without_mode(rows, T0 + 3 * NANOS) == [0, 0]
 
 
+def test_zero_counts_with_an_unreadable_ecc_mode_are_no_values() -> None:
+    rows, timeout = RowCache(), Absent(Reason.TIMEOUT)
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {MODE: timeout}, lane=Lane.STATIC)]), 0.0)
+    assert without_mode(rows, T0 + NANOS) == [Absent(Reason.TIMEOUT, MODE)] * 2
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0 + NANOS, {COUNT: 3})]), 0.0)
+    assert without_mode(rows, T0 + 2 * NANOS) == [0, 0]
+
+
 LISTING = "remote_write/nvidia-gpu-exporter"
 """Reader of an exporter that omits the ECC mode of boards without ECC only."""
 

@@ -103,6 +103,22 @@ async def test_zeros_without_ecc_are_not_values(status: int, tmp_path: Path) -> 
     assert set(counts[1].values()) == {Absent(Reason.NOT_SUPPORTED, "DCGM 300")}
 
 
+@pytest.mark.parametrize(
+    ("status", "reason"), [(-57, Reason.TIMEOUT), (-17, Reason.NOT_PERMITTED), (-14, Reason.NO_DATA)]
+)
+async def test_zeros_with_an_unreadable_ecc_mode_are_not_values(status: int, reason: Reason, tmp_path: Path) -> None:
+    """A count above zero proves that the zero beside it was counted."""
+    engine = EngineState.healthy(2)
+    for gpu, count in zip(engine.gpus.values(), (3, 0), strict=True):
+        gpu.values |= {ECC_MODE: 0, 310: count, 311: 0}
+        gpu.statuses[ECC_MODE] = status
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    names = ("gpu_ecc_corrected_errors_total", "gpu_ecc_uncorrected_errors_total")
+    counted, unproven = ([of_gpu(found, index).values[name] for name in names] for index in (0, 1))
+    assert (counted, unproven) == ([3, 0], [Absent(reason, "DCGM 300")] * 2)
+
+
 async def test_identities_of_zeros_are_not_values(tmp_path: Path) -> None:
     engine = EngineState.healthy(2)
     engine.gpus[1].values |= {53: "0", 85: "00.00.00.00.00"}

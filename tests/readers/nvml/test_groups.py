@@ -442,6 +442,20 @@ async def test_zero_errors_without_ecc_are_no_values(fake: FakeNvml, start: Star
     assert isinstance(device(slow, 2).values["gpu_sram_threshold_exceeded"], int)
 
 
+async def test_zero_errors_with_an_unreadable_ecc_mode_are_no_values(fake: FakeNvml, start: Start) -> None:
+    """A count above zero proves that the zeros beside it were counted."""
+    fake.scenario.fault(f"{G}EccMode", gpu=1, code=999)
+    fake.scenario.fault(f"{G}EccMode", gpu=2, code=999)
+    fake.scenario.devices[1].numbers |= {f"{G}TotalEccErrors,0,0": 0, f"{G}TotalEccErrors,1,0": 0}
+    fake.scenario.devices[2].numbers |= {f"{G}TotalEccErrors,0,0": 3, f"{G}TotalEccErrors,1,0": 0}
+    fake.apply()
+    fast = await start(fake).read(Lane.FAST)
+    corrected, uncorrected = "gpu_ecc_corrected_errors_total", "gpu_ecc_uncorrected_errors_total"
+    why = Absent(Reason.DRIVER_ERROR, f"{G}EccMode(current)")
+    assert [device(fast, 1).values[name] for name in (corrected, uncorrected)] == [why, why]
+    assert [device(fast, 2).values[name] for name in (corrected, uncorrected)] == [3, 0]
+
+
 async def test_unknown_number_of_links_is_queried_again(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].fields[91] = Field(code=999)
     fake.apply()

@@ -15,14 +15,15 @@ from gpufleet.dialects.sample_builder import merge_readings
 from gpufleet.fleet.board import (
     DECIDING,
     ECC_MODE,
+    NO_ECC,
     RACK_PLACE,
+    EccMode,
+    board_ecc_mode,
     board_of,
     has_ecc_counts,
-    has_ecc_errors,
-    is_ecc_off,
     may_have_defaults,
+    with_ecc_mode,
     without_defaults,
-    without_ecc_counts,
 )
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane
@@ -83,8 +84,8 @@ class RowCache:
     def merge(self, machine: Machine, parts: Iterable[Sample]) -> list[Sample]:
         """Return the rows that result from merging parts into the cached rows, without unchanged rows.
 
-        The driver's defaults for what a board does not have become absent. ECC counts of a GPU whose ECC is disabled or
-        does not exist become `not_supported`; the mode may be that of an earlier part. See `_lacks_ecc`.
+        The driver's defaults for what a board does not have become absent, and so do ECC counts that do not count in
+        the mode of their board: see `ecc_count`. The mode may be that of an earlier part.
 
         The cache is not changed: call `keep` with the returned rows once they are durable.
         """
@@ -117,7 +118,7 @@ class RowCache:
         for part in parts:
             if not DECIDING.isdisjoint(part.values):
                 deciding.setdefault(subject_of(machine, part), {}).update(_deciding(part))
-        lacking: dict[tuple[str, str], bool] = {}
+        effective: dict[tuple[str, str], EccMode] = {}
         for part in parts:
             board = board_of(part)
             if may_have_defaults(part):
@@ -127,10 +128,10 @@ class RowCache:
                 yield part
                 continue
             place = board, part.reader
-            if place not in lacking:
+            if place not in effective:
                 mode = modes.get(place) or self._newest_ecc_mode(machine, *place)
-                lacking[place] = self._lacks_ecc(machine, board, part.reader, mode, parts)
-            yield without_ecc_counts(part) if lacking[place] else part
+                effective[place] = self._effective_ecc_mode(machine, board, part.reader, mode, parts)
+            yield with_ecc_mode(part, effective[place])
 
     def _newest_deciding(self, subject: Subject) -> dict[str, Value | Absent]:
         """Return the newest readings of a subject's rows that decide about defaults."""
@@ -139,22 +140,20 @@ class RowCache:
             found |= _deciding(row)
         return found
 
-    def _lacks_ecc(
-        self, machine: Machine, board: str, reader: str, mode: Value | Absent | None, parts: Sequence[Sample]
-    ) -> bool:
-        """Return whether ECC counts of a board are no values.
-
-        They are none if ECC is disabled or does not exist. If the exporter omits the mode of boards without ECC only,
-        they are also none without a mode and without a count above zero, in these parts and in the board's rows.
-        """
-        if mode is not None or not lists_ecc_modes(reader):
-            return is_ecc_off(mode)
+    def _effective_ecc_mode(
+        self, machine: Machine, board: str, reader: str, mode: EccMode, parts: Sequence[Sample]
+    ) -> EccMode:
+        """Return the ECC mode in which the counts of a board count, by these parts and the board's rows."""
+        if mode is None and lists_ecc_modes(reader):
+            mode = NO_ECC
+        if not isinstance(mode, Absent):
+            return mode
         own = [part for part in parts if part.reader == reader and board_of(part) == board]
         subjects = [(machine, board, reader, lane) for lane in Lane]
         earlier = [row for subject in subjects for row in self._kept.get(subject, {}).values()]
-        return not any(map(has_ecc_errors, (*own, *earlier)))
+        return board_ecc_mode(mode, [*own, *earlier])
 
-    def _newest_ecc_mode(self, machine: Machine, board: str, reader: str) -> Value | Absent | None:
+    def _newest_ecc_mode(self, machine: Machine, board: str, reader: str) -> EccMode:
         rows = self._kept.get((machine, board, reader, CATALOGUE[ECC_MODE].lane))
         modes = {at: row.values[ECC_MODE] for at, row in rows.items() if ECC_MODE in row.values} if rows else None
         return modes[max(modes)] if modes else None

@@ -25,7 +25,7 @@ from gpufleet.readers.dcgm.mapping.device import (
     VGPU_GUEST,
     VIRTUAL_MODE,
     absent_device,
-    has_ecc,
+    ecc_mode,
     map_device,
 )
 from gpufleet.readers.dcgm.mapping.mig import NAME as PROFILE
@@ -274,7 +274,7 @@ def newest_microseconds(values: Iterable[FieldValue]) -> int:
 def modes_of(live: Values) -> EngineGpuModes:
     """Return the modes of a GPU."""
     is_guest = int_of(live.get(VIRTUAL_MODE)) == VGPU_GUEST
-    return EngineGpuModes(mig=int_of(live.get(MIG_MODE)) == 1, guest=is_guest, ecc=has_ecc(live))
+    return EngineGpuModes(mig=int_of(live.get(MIG_MODE)) == 1, guest=is_guest, ecc=ecc_mode(live))
 
 
 def lost_reason(*readings: Values) -> Absent | None:

@@ -140,7 +140,7 @@ class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
         totals: kind of instance to their number, or the reason that it is unknown; only kinds that were listed.
         instances: MIG devices and vGPU instances of the GPU.
         roles: roles of the GPU in this pass (`calls.call.MIG_PARENT`, ...).
-        lacks: parts that the board does not have, as in `fleet.board`: `ecc`, `nvlink`.
+        parts: part of the board, as in `fleet.board` (`ecc`, `nvlink`), to the answer that shows whether it has it.
     """
 
     round: int
@@ -155,7 +155,7 @@ class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
     totals: dict[str, CallResult] = {}
     instances: tuple[InstanceRecord, ...] = ()
     roles: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    parts: dict[str, CallResult] = {}
 
 
 class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):

@@ -24,7 +24,6 @@ from gpufleet.readers.nvml.context import (
     GPU_IS_LOST,
     INVALID_ARGUMENT,
     NOT_FOUND,
-    NOT_SUPPORTED,
     PERMANENT_CODES,
     RESET_REQUIRED,
     Context,
@@ -94,7 +93,7 @@ class GpuWorker:
         self._mig: CallResult | None = None
         self._virtualization = CallResult(0)
         self._vgpu_roles: tuple[str, ...] = ()
-        self._lacks: tuple[str, ...] = ()
+        self._parts: dict[str, CallResult] = {}
         self._permanent: dict[tuple[str, str], CallResult] = {}  # by name of the instance, empty for the GPU, and call
         self._plans: dict[tuple[str, tuple[str, ...]], _LanePlan] = {}  # by lane and roles; derived from _permanent
         self.busy = False
@@ -131,7 +130,7 @@ class GpuWorker:
         totals, instances = self._instances(device, lane, roles) if roles else ({}, ())
         now, modes = time.time_ns(), (mig, self._virtualization)
         return GpuPassRecord(
-            request.round, self._index, now, 0, "", 0, *modes, answers, totals, instances, roles, self._lacks
+            request.round, self._index, now, 0, "", 0, *modes, answers, totals, instances, roles, self._parts
         )
 
     def _answers(self, lane: str, roles: tuple[str, ...], device: Context) -> tuple[CallResult, ...]:
@@ -174,7 +173,7 @@ class GpuWorker:
         device = Context(nvml, handle, self._driver, self._mark, self._cache)
         self._virtualization = self._query(VIRTUALIZATION_MODE, device)
         self._vgpu_roles = self._query_vgpu_roles(self._virtualization.value, device)
-        self._lacks = tuple([part for part, call in PART_CALLS.items() if _is_lacking(self._query(call, device))])
+        self._parts = {part: self._query(call, device) for part, call in PART_CALLS.items()}
         return device
 
     def _query_vgpu_roles(self, mode: object, device: Context) -> tuple[str, ...]:
@@ -294,11 +293,6 @@ class GpuWorker:
 
     def _mark(self, label: str) -> None:
         self._breadcrumbs[self._slot] = NUMBERS[label]
-
-
-def _is_lacking(answer: CallResult) -> bool:
-    """Return whether the board lacks a part; after another error than "not supported" this is unknown."""
-    return answer.code == NOT_SUPPORTED or (answer.code == 0 and not answer.value)
 
 
 def _as_text(text: Any) -> str:

@@ -63,6 +63,22 @@ def test_mode_that_cannot_be_read_does_not_change(text: str) -> None:
     assert modes_of(other, before) == GpuModes(guest=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("[Timeout]", Reason.TIMEOUT), ("[Unknown Error]", Reason.DRIVER_ERROR), (None, Reason.NOT_REPORTED)],
+)
+def test_zero_errors_with_an_unreadable_ecc_mode_are_no_values(text: str | None, reason: Reason) -> None:
+    fields = {"ecc.errors.corrected.volatile.total": "0", "ecc.errors.uncorrected.volatile.total": "0"}
+    fields |= {} if text is None else {"ecc.mode.current": text}
+    name = "gpu_ecc_corrected_errors_total"
+    for count, expected in (("0", Absent(reason, "ecc.mode.current")), ("3", 3)):
+        record = DeviceRecord(name="x", fields=fields | {"ecc.errors.corrected.volatile.total": count})
+        found = map_gpu(record, CATALOGUE[name].lane, ALL_METRICS, modes_of(record))[0]
+        assert found[name] == expected
+        other = found["gpu_ecc_uncorrected_errors_total"]
+        assert other == (0 if count == "3" else expected)
+
+
 def test_ecc_total_of_a_chip_that_counts_dram_only() -> None:
     texts = {"ecc_mode/current_ecc": "Enabled", "ecc_errors/volatile/sram_correctable": "N/A"}
     dram = "ecc_errors/volatile/dram_correctable"

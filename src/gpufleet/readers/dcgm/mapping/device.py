@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.values import FieldValue
-from gpufleet.fleet.board import drop_zero_identities, ecc_absence, is_ecc_off
+from gpufleet.fleet.board import drop_zero_identities, ecc_count, proven_ecc_mode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -159,15 +159,14 @@ def map_device(
 ) -> DeviceReadings:
     """Return a GPU's readings of a lane from its values by field."""
     rows = {row: read_row(row, values, modes, unknown) for row in _rows_of(lane, modes)}
-    if not modes.ecc:
-        where = f"DCGM {ECC_MODE}"
-        rows = {row: ecc_absence(row.metric, value, has_ecc=False, where=where) for row, value in rows.items()}
-    return _readings(lane, rows)
+    mode = proven_ecc_mode(modes.ecc, [(row.metric, value) for row, value in rows.items()])
+    where = f"DCGM {ECC_MODE}"
+    return _readings(lane, {row: ecc_count(row.metric, value, mode, where) for row, value in rows.items()})
 
 
-def has_ecc(values: Mapping[int, FieldValue]) -> bool:
-    """Return whether a GPU may count memory errors: not if its ECC is disabled or does not exist."""
-    return not is_ecc_off(read_row(ECC_ROW, values, EngineGpuModes(), frozenset()))
+def ecc_mode(values: Mapping[int, FieldValue]) -> Value | Absent:
+    """Return the ECC mode of a GPU."""
+    return read_row(ECC_ROW, values, EngineGpuModes(), frozenset())
 
 
 def absent_device(why: Absent, lane: Lane) -> DeviceReadings:

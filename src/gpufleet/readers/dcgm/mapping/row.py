@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.codes import REASONS, blank_of, name_of
 from gpufleet.codecs.dcgm_wire.values import FieldValue
+from gpufleet.fleet.board import EccMode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.reading import Value
@@ -38,12 +39,12 @@ class EngineGpuModes(NamedTuple):
     Attributes:
         mig: it is divided into MIG devices.
         guest: it is the device of a vGPU guest.
-        ecc: it counts memory errors.
+        ecc: its ECC mode; None if it is not read.
     """
 
     mig: bool = False
     guest: bool = False
-    ecc: bool = True
+    ecc: EccMode = None
 
 
 def field_source(row: DcgmRow, unknown: frozenset[int]) -> tuple[int, Convert]:

@@ -8,12 +8,11 @@ import msgspec
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.fleet.board import (
-    ECC_COUNTS,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_zero_identities,
-    ecc_absence,
+    ecc_count,
 )
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
@@ -74,13 +73,13 @@ class GpuModes(NamedTuple):
 
     Attributes:
         mig, guest, host: whether it is divided into MIG devices, is a vGPU guest, is a vGPU host.
-        ecc: whether it counts memory errors; None if no output shows it.
+        ecc: whether it counts memory errors; absent if no output shows it.
     """
 
     mig: bool = False
     guest: bool = False
     host: bool = False
-    ecc: bool | None = True
+    ecc: bool | Absent = True
 
     def has(self, role: GpuRole | None) -> bool:
         """Return whether the GPU has metrics of this role."""
@@ -127,7 +126,7 @@ def modes_of(record: DeviceRecord, before: GpuModes | None = None) -> GpuModes:
 
     CSV has ECC counts of 0 for boards without ECC. If no output showed the mode, a count above zero proves ECC.
     """
-    before = before or GpuModes(ecc=None)
+    before = before or GpuModes(ecc=Absent(Reason.NOT_REPORTED, ECC_QUERY))
     mig = record.fields.get("mig.mode.current") or _first_text(record.leaves, PATHS["gpu_mig_mode"])
     virtual = _printed_mode(_first_text(record.leaves, PATHS["gpu_virtualization_mode"]))
     ecc = record.fields.get(ECC_QUERY) or _first_text(record.leaves, PATHS["gpu_ecc_mode"])
@@ -135,8 +134,19 @@ def modes_of(record: DeviceRecord, before: GpuModes | None = None) -> GpuModes:
         mig=_is_enabled(mig, before.mig),
         guest=before.guest if virtual is None else virtual == "vgpu",
         host=bool(record.vgpus) or (before.host if virtual is None else virtual == "host vgpu"),
-        ecc=_is_enabled(ecc, True if before.ecc is None and _has_errors(record) else before.ecc),
+        ecc=_counts_errors(record, ecc, before.ecc),
     )
+
+
+def _counts_errors(record: DeviceRecord, text: str | None, before: bool | Absent) -> bool | Absent:
+    """Return whether a device counts memory errors, by its printed mode or by a count; absent if neither shows it."""
+    known = _is_enabled(text, None if isinstance(before, Absent) else before)
+    if known is not None:
+        return known
+    if _has_errors(record):
+        return True
+    reason = None if text is None else text_reason(text)
+    return before if reason is None else Absent(reason, ECC_QUERY)
 
 
 def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes: GpuModes) -> Readings:
@@ -354,11 +364,9 @@ def _in_mode(metric: Metric, value: Value | Absent, modes: GpuModes) -> Value | 
     return value
 
 
-def _in_ecc_mode(metric: str, value: Value | Absent, ecc: bool | None) -> Value | Absent:
-    """Return a reading as it counts in the ECC mode; without a known mode, a count is no value."""
-    if ecc is None and metric in ECC_COUNTS and not isinstance(value, Absent):
-        return Absent(Reason.NOT_REPORTED, ECC_QUERY)
-    return ecc_absence(metric, value, has_ecc=ecc is not False, where=ECC_QUERY)
+def _in_ecc_mode(metric: str, value: Value | Absent, ecc: bool | Absent) -> Value | Absent:
+    """Return a reading as it counts in the ECC mode."""
+    return ecc_count(metric, value, ecc if isinstance(ecc, Absent) else ("disabled", "enabled")[ecc], ECC_QUERY)
 
 
 def _is_unsupported(value: Value | Absent) -> bool:

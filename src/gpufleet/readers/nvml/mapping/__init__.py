@@ -1,26 +1,30 @@
 """Mapping of the driver's answers to the catalogue: one file per group, as in `calls`."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpufleet.fleet.board import (
+    ECC,
     METRICS_OF_PART,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_zero_identities,
+    ecc_count,
     part_absence,
+    proven_ecc_mode,
 )
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
+from gpufleet.readers.nvml.context import NOT_SUPPORTED
 from gpufleet.readers.nvml.mapping import activity, board, errors, links, mig, vgpu
 from gpufleet.readers.nvml.mapping.lane import LaneCache, LaneRows
 from gpufleet.readers.nvml.mapping.row import NO_MODES, DeviceModes, MetricRow, read, state
 from gpufleet.readers.nvml.mapping.units import same
-from gpufleet.readers.nvml.parse import part_of
+from gpufleet.readers.nvml.parse import absence_of, label_of, part_of
 from gpufleet.readers.nvml.protocol import CallResult, GpuPassRecord, InstanceRecord
 
 Readings = tuple[dict[str, Value | Absent], tuple[DimValue, ...]]
@@ -85,30 +89,41 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
         drop_zero_identities(values)
         mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
         dims += board.supported_reasons(mask)
-    return _without_parts(values, dims, record.lacks)
+    return _of_board(values, dims, record.parts)
 
 
-def map_instance(record: InstanceRecord, lane: Lane, lacks: tuple[str, ...] = ()) -> Readings:
-    """Return the readings of an instance that answered; `lacks` are the parts that its board does not have."""
+def map_instance(record: InstanceRecord, lane: Lane, parts: Mapping[str, CallResult] | None = None) -> Readings:
+    """Return the readings of an instance that answered; `parts` are those of its board, as in its record."""
     values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES, LaneCache())
-    return _without_parts(_identity_values(record.kind, record.identity, lane) | values, dims, lacks)
+    return _of_board(_identity_values(record.kind, record.identity, lane) | values, dims, parts or {})
 
 
-def _without_parts(values: dict[str, Value | Absent], dims: Iterable[DimValue], lacks: tuple[str, ...]) -> Readings:
-    """Return the readings, without values of parts that the board does not have."""
-    if not lacks:
-        return values, tuple(dims)
-    names = {name for part in lacks for name in METRICS_OF_PART[part]}
-    for name in names & values.keys():
+def _of_board(values: dict[str, Value | Absent], dims: Iterable[DimValue], parts: Mapping[str, CallResult]) -> Readings:
+    """Return the readings, without values of parts that the board does not have, or that have no known mode."""
+    dims = tuple(dims)
+    lacks = [part for part, answer in parts.items() if _is_lacking(answer)]
+    for name in {name for part in lacks for name in METRICS_OF_PART[part]} & values.keys():
         values[name] = part_absence(name, values[name], lacks, name)
-    return values, tuple(
-        [
-            DimValue(dim.metric, dim.labels, part_absence(dim.metric, dim.value, lacks, dim.metric))
-            if dim.metric in names
-            else dim
-            for dim in dims
-        ]
+    if lacks:
+        dims = tuple([_replaced(dim, part_absence(dim.metric, dim.value, lacks, dim.metric)) for dim in dims])
+    ecc = parts.get(ECC)
+    if ecc is None or not ecc.code or ECC in lacks:
+        return values, dims
+    call = label_of(ecc.breadcrumb)
+    counts = [*values.items(), *((dim.metric, dim.value) for dim in dims)]
+    mode = proven_ecc_mode(absence_of(ecc.code, call, ecc.value), counts)
+    return {name: ecc_count(name, value, mode, call) for name, value in values.items()}, tuple(
+        [_replaced(dim, ecc_count(dim.metric, dim.value, mode, call)) for dim in dims]
     )
+
+
+def _replaced(dim: DimValue, value: Value | Absent) -> DimValue:
+    return dim if value is dim.value else DimValue(dim.metric, dim.labels, value)
+
+
+def _is_lacking(answer: CallResult) -> bool:
+    """Return whether the board lacks a part; after another error than "not supported" this is unknown."""
+    return answer.code == NOT_SUPPORTED or (answer.code == 0 and not answer.value)
 
 
 def absent_instance(kind: str, why: Absent, lane: Lane) -> Readings:
