@@ -355,10 +355,25 @@ def test_absences_of_a_listed_device_have_no_texts_of_drivers(detail: str) -> No
         host_sample(NOW),
     ]
     samples = [msgspec.structs.replace(one, dims=(dim,)) for one, dim in zip(samples, dims, strict=True)]
-    for devices, details in ((("GPU-1",), {""}), (None, {detail})):
+    for devices, details, count in ((("GPU-1",), {""}, 2), (None, {detail}, 3)):
         found = answer_for(bare_metal(devices=devices), [stored(one) for one in samples])
         assert {one.detail for one in shown(found) if one.absent} == details
-        assert len([one for one in shown(found) if one.absent is Reason.DRIVER_ERROR]) == 3
+        assert len([one for one in shown(found) if one.absent is Reason.DRIVER_ERROR]) == count
+
+
+def test_listed_device_has_no_dimensions_of_its_machine() -> None:
+    """A mount or an interface can name another tenant."""
+    dims = (DimValue("host_filesystem_size_bytes", ("/home/team-x", "nfs:/x", "nfs4"), 1),)
+    samples = [*FRESH, stored(msgspec.structs.replace(host_sample(NOW), dims=dims))]
+    for devices, count in ((("GPU-1",), 0), (None, 1)):
+        found = answer_for(bare_metal(devices=devices), samples)
+        assert (len(found.host_dimensions), bool(found.host)) == (count, True)
+
+
+def test_machine_without_the_listed_gpu_is_not_named() -> None:
+    """It can have another tenant's name by now."""
+    found = answer_for(bare_metal(devices=("GPU-9",)), FRESH)
+    assert (found.reason, "node-a" in found.detail) == (Reason.NOT_REPORTED, False)
 
 
 @pytest.mark.parametrize("reason", list(Reason))

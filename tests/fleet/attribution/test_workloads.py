@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpufleet.fleet.attribution.contract import unavailable
 from gpufleet.fleet.attribution.guests import MachineSamples
-from gpufleet.fleet.attribution.holding_intervals import held_intervals
-from gpufleet.fleet.attribution.workloads import answer, view_of_key
+from gpufleet.fleet.attribution.holding_intervals import HeldInterval, held_intervals
+from gpufleet.fleet.attribution.workloads import answer, view_of_key, with_held_devices
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer
@@ -175,6 +176,14 @@ def test_details_of_targets_without_holdings_differ() -> None:
     ]
     assert {one.reason for one in found} == {Reason.NOT_ATTRIBUTED}
     assert len({one.detail for one in found}) == 4
+
+
+def test_devices_of_a_hypervisor_do_not_repeat_the_detail() -> None:
+    """The detail of the answer can have ids of machines, which a tenant does not see."""
+    held = HeldInterval(machine="m-a", view=ONE.key, start=0, end=2 * NOW, scope=Scope.OWN, since=0)
+    ambiguous = unavailable(allocation(), Reason.AMBIGUOUS_TARGET, "several agents read it: m-a, m-b")
+    (device,) = with_held_devices(ambiguous, [held], [record("m-a")], NOW).devices
+    assert {(one.absent, one.detail) for one in device.readings.values()} == {(Reason.AMBIGUOUS_TARGET, "")}
 
 
 @pytest.mark.parametrize("key", ["gpu/GPU-1", "mig/MIG-1", "gpu/pci/0000:01:00.0", "mig/instance/1/0@0000:01:00.0"])

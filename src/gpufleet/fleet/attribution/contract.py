@@ -236,7 +236,9 @@ def _host_answer(
     every = devices(machine.cluster, machine.id, own, freshness)
     found = _allocated(every, machine, binding, allocation.spec, homes)
     host_sources = stored_readings([one for one in own if one.sample.view is None], freshness)
-    host, host_dimensions = merge(host_sources), merge_dimensions(host_sources)
+    host = merge(host_sources)
+    # Mounts and interfaces can name another tenant of the machine.
+    host_dimensions = merge_dimensions(host_sources) if whole_machine else ()
     if not live:
         found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
         host, host_dimensions = all_stale(host), ()
@@ -244,7 +246,7 @@ def _host_answer(
     expected = sum(allocation.spec.expected.values())
     if live and (expected or allocation.spec.devices) and all(one.source is Provenance.UNAVAILABLE for one in found):
         failed = newest_failure(recent)
-        why = _no_gpu(failed, machine)
+        why = _no_gpu(failed)
         error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     return AllocationAnswer(
         allocation=allocation,
@@ -263,9 +265,12 @@ def _host_answer(
     )
 
 
-def _no_gpu(failed: ReaderStatus | None, machine: MachineRecord) -> Absent:
-    """Return why a machine shows none of the expected GPUs: the error of its readers, if there is one."""
-    detail = f"machine {machine.machine.name!r} reports none of the allocation's GPUs"
+def _no_gpu(failed: ReaderStatus | None) -> Absent:
+    """Return why a machine shows none of the expected GPUs: the error of its readers, if there is one.
+
+    The detail does not name the machine, which can have a later name by now.
+    """
+    detail = "the machine reports none of the allocation's GPUs"
     if failed is None:
         return Absent(Reason.NOT_REPORTED, detail)
     reason = Reason(failed.error_class)  # the name of an exception is no reason

@@ -152,9 +152,7 @@ def with_held_devices(
         return found
     known = {one.id: one for one in machines}
     added = [
-        _without_values(
-            contract.unreported_device(view_of_key(one.view), known[one.machine], ""), found.reason, found.detail
-        )
+        _without_values(contract.unreported_device(view_of_key(one.view), known[one.machine], ""), found.reason, "")
         for one in held
         if one.start <= now < one.end and one.machine in known
     ]
