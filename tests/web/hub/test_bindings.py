@@ -415,6 +415,22 @@ async def test_listed_slot_ends_when_the_gpu_of_another_tenant_is_in_it(fleet: F
     assert await fleet.powers("b") == {200.0}
 
 
+async def test_ended_unbound_allocation_knows_no_later_name(fleet: Fleet) -> None:
+    await fleet.report(SEVEN, 1.0, 1)
+    await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(0))
+    await fleet.put("a", "acme", "gpu-77", valid_from=fleet.time(0), valid_to=fleet.time(10))
+    window = f"start={fleet.time(0)}&end={fleet.time(10)}"
+
+    async def reasons() -> object:
+        series = (await fleet.site.request(f"/v1/allocations/a/series?metric=gpu_power_watts&step=60s&{window}"))[1]
+        unresolved = (await fleet.site.request(f"/v1/usage?group_by=allocation&{window}"))[1]["unresolved"]
+        return series["reason"], series["detail"], [one for one in unresolved if one["allocation"] == "a"]
+
+    before = await reasons()
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-77"), 2.0, 29)
+    assert await reasons() == before
+
+
 async def test_one_gpu_by_uuid_and_by_address_is_one_claim(fleet: Fleet) -> None:
     await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x"))
     assert (await fleet.put("a", "acme", "gpu-7", devices=["GPU-x"]))[0] == 201

@@ -66,6 +66,18 @@ def locate(spec: AllocationSpec, machines: Sequence[MachineRecord]) -> LocatedMa
     return LocatedMachine(fits[0])
 
 
+def locate_unbound(allocation: Allocation, machines: Sequence[MachineRecord], now: int) -> LocatedMachine:
+    """Find the machine that the target of an unbound allocation names.
+
+    An allocation that has ended names none: it is not bound any more, and a machine can have got the name since.
+    """
+    if has_ended(allocation, now):
+        target = allocation.spec.target
+        detail = f"no machine of cluster {target.cluster!r} had the id or name {target.machine!r} at that time"
+        return LocatedMachine(None, Reason.TARGET_UNKNOWN, detail)
+    return locate(allocation.spec, machines)
+
+
 def is_of_host(stored: StoredSample) -> bool:
     """Return whether a machine measured a sample of itself or of a device on its own side."""
     view = stored.sample.view
@@ -162,6 +174,11 @@ def validity(allocation: Allocation) -> tuple[int, int]:
     spec = allocation.spec
     ends = [to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None]
     return (to_ns(spec.valid_from) if spec.valid_from else 0), min(ends, default=_END)
+
+
+def has_ended(allocation: Allocation, now: int) -> bool:
+    """Return whether an allocation was closed or expired before `now`, nanoseconds since 1970."""
+    return validity(allocation)[1] <= now
 
 
 def bound_intervals(allocation: Allocation, start: int = 0, end: int = _END) -> tuple[BoundInterval, ...]:
@@ -402,7 +419,7 @@ class Claims:
         Without `devices`, only those that lack their machine, or are bound to a slot.
         """
         found = [self._by_id[id_] for id_ in tuple(self._pending)]
-        due = [one for one in found if now < validity(one)[1] and (devices or lacks_machine(one) or bound_slots(one))]
+        due = [one for one in found if not has_ended(one, now) and (devices or lacks_machine(one) or bound_slots(one))]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
     def rivals(

@@ -464,7 +464,8 @@ class AllocationQueries:
             return self._workloads.series(allocation, metrics, own)
         intervals = self._lookup.intervals_of(allocation, own.start, own.end)
         if not intervals:
-            located = contract.current_machine(allocation, self._lookup.machines_of(allocation), own.start)
+            machines = self._lookup.machines_of(allocation)
+            located = bindings.locate_unbound(allocation, machines, self._clock.now_ns())
             return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
         cluster = allocation.spec.target.cluster
         parts = fetch_host_parts(self._store, cluster, intervals, metrics, own.step, self._stale_after)

@@ -293,11 +293,13 @@ class MachineLookup:
         """Return an explanation if another tenant has the same devices within an interval, else an empty text.
 
         An allocation that is not bound yet conflicts if the machine that its target names now is another tenant's at
-        any time of the allocation: it stays unbound then, and nothing of that machine answers for it.
+        any time of the allocation: it stays unbound then, and nothing of that machine answers for it. An allocation
+        that has ended is not bound any more.
 
         `name` adds the ids of the other allocations, which only an operator may see.
         """
-        if bindings.lacks_machine(allocation) and (found := self.bind(allocation.spec)) is not None:
+        is_pending = bindings.lacks_machine(allocation) and not bindings.has_ended(allocation, self._clock.now_ns())
+        if is_pending and (found := self.bind(allocation.spec)) is not None:
             complete = bindings.complete(allocation, found)
             allocation = msgspec.structs.replace(allocation, bindings=complete)
             since = 0 if complete[-1].since is None else to_ns(complete[-1].since)

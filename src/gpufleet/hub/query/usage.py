@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests, slices, workloads
-from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
+from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate_unbound, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
 from gpufleet.fleet.usage.instances import instance_intervals
@@ -377,7 +377,7 @@ class UsageCalculator:
         """Return why a bare-metal allocation is bound to no machine in the interval."""
         target = allocation.spec.target
         machines = self._registry.find_machines(target.cluster, target.machine or "")
-        located = locate(allocation.spec, machines)
+        located = locate_unbound(allocation, machines, self._clock.now_ns())
         return AllocatedUnits((), located.reason or Reason.TARGET_UNKNOWN, located.detail)
 
     def _of_vm(self, allocation: Allocation) -> _VmMachines:
