@@ -79,6 +79,7 @@ class MachineCache:
         self._by_cluster: dict[str, dict[str, MachineRow]] = {}
         self._plain: dict[str, PlainMachines] = {}  # by cluster
         self._by_evidence: dict[tuple[str, str, str], tuple[str, ...]] = {}  # a set would take 200 bytes
+        self._renames: Counter[tuple[str, str]] = Counter()  # machines by cluster and name among their `renames`
         self._by_report: dict[tuple[str, str, Machine], str] = {}
         self._conflicts = ConflictLog()
         self._changed: dict[str, None] = {}
@@ -94,6 +95,7 @@ class MachineCache:
         rows = list(load_machines(connection))
         for row in rows:
             self._add(row)
+            self._count_renames(None, row)
         self._in_order.add_all(map(_order, rows))
 
     @property
@@ -425,7 +427,7 @@ class MachineCache:
                     "ingest.max_machines"
                 )
             known = new_machine(self._new_id(), machine, at)
-            if self._by_evidence.get((cluster, "name", machine.name)):
+            if self._by_evidence.get((cluster, "name", machine.name)) or (cluster, machine.name) in self._renames:
                 known = msgspec.structs.replace(
                     known, renames=(BorneName(machine.name, at if made_at is None else made_at),)
                 )
@@ -459,6 +461,7 @@ class MachineCache:
                 self._in_order.remove(*_order(before))
             self._in_order.add(*_order(row))
         keys = self._add(row)
+        self._count_renames(before, row)
         if before is not None:  # only now: `knows` may run meanwhile
             for key in set(evidence_keys(before)).difference(keys):
                 self._remove_evidence(key, row.known.id)
@@ -480,6 +483,15 @@ class MachineCache:
             self._retired.add(id_)
         self._recount(row)
         return keys
+
+    def _count_renames(self, before: MachineRow | None, row: MachineRow) -> None:
+        names, former = ({one.name for one in each.known.renames} if each else set() for each in (row, before))
+        for name in names - former:
+            self._renames[row.cluster, name] += 1
+        for name in former - names:
+            self._renames[row.cluster, name] -= 1
+            if not self._renames[row.cluster, name]:
+                del self._renames[row.cluster, name]
 
     def _remove_evidence(self, key: tuple[str, str, str], id: str) -> None:  # noqa: A002
         left = tuple([one for one in self._by_evidence[key] if one != id])

@@ -183,6 +183,16 @@ async def test_late_import_of_a_name_is_not_of_its_new_bearer(fleet: Fleet) -> N
     assert "GPU-2" in {one["device"]["uuid"] for one in items}
 
 
+async def test_late_import_is_not_of_a_new_machine_with_a_former_name(fleet: Fleet) -> None:
+    await fleet.report(SEVEN, 100.0, 1)
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 101.0, 15)
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 200.0, 16)
+    await fleet.put("b", "bravo", await fleet.id_of(NINE), valid_from=fleet.time(0))
+    await fleet.write_power("gpu-7", 1, 701.0, 5)
+    assert "gpufleet_hub_other_name_rows_total 1\n" in await fleet.site.text("/metrics")
+    assert await fleet.powers("b") == {200.0}
+
+
 async def test_late_import_of_a_name_that_returned_to_its_bearer(fleet: Fleet) -> None:
     """Z has the name of A for some minutes, and is retired; A has it again when rows of these minutes arrive."""
     await fleet.report(SEVEN, 100.0, 1)
