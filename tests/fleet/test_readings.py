@@ -459,6 +459,14 @@ def test_gpu_lost_under_its_address_is_lost_under_its_uuid(
     assert (device.readings[STATE].value, device.readings[POWER].value) == ("lost", power)
 
 
+def test_gpu_of_a_guest_is_lost_under_its_uuid_too() -> None:
+    views = [msgspec.structs.replace(view, side=Side.GUEST) for view in (ADDRESS_ONLY, UUID_KNOWN)]
+    found = answered(
+        stored_sample(views[0], "nvidia_smi", {STATE: "lost"}), stored_sample(views[1], "dcgm", {STATE: "ok"})
+    )
+    assert [(one.uuid, one.readings[STATE].value) for one in found] == [(UUID_KNOWN.uuid, "lost")]
+
+
 def test_uuid_from_the_reader_of_a_loss_ends_it() -> None:
     found = answered(
         stored_sample(ADDRESS_ONLY, "nvml", {STATE: "lost", POWER: LOST}, age=10),

@@ -423,7 +423,7 @@ def devices(
     """Return the devices of a machine, in the order of their PCI addresses.
 
     A MIG device or vGPU instance that a newer pass over its GPU did not list is left out, as are devices that
-    `hidden_devices` finds to be another name of a listed one.
+    `hidden_devices` finds to be another name of a listed one. The key of a GPU is that of `slot_keys`.
     """
     present = device_samples(samples)
     sources = {key: stored_readings(unit.samples, freshness) for key, unit in present.items()}
@@ -513,12 +513,11 @@ def newest_view(samples: Sequence[StoredSample]) -> View:
 
 
 def shared_slots(views: Mapping[str, View]) -> list[list[str]]:
-    """Return the view keys of the GPUs of the host that share a PCI address, by address."""
+    """Return the view keys of the GPUs of a machine that share a PCI address, by address."""
     slots: dict[str, list[str]] = {}
     for key, view in views.items():
-        slot = _slot(view)
-        if slot is not None:
-            slots.setdefault(slot, []).append(key)
+        if view.kind is ViewKind.GPU and view.pci_address:
+            slots.setdefault(view.pci_address, []).append(key)
     return [keys for keys in slots.values() if len(keys) > 1]
 
 
@@ -548,11 +547,6 @@ def with_parent_key(view: View, keys: Mapping[str, str]) -> View:
     """Return the view of an instance with the present key of its GPU; `keys` are keys of GPUs to the present ones."""
     parent = keys.get(view.parent or "")
     return view if parent is None else msgspec.structs.replace(view, parent=parent)
-
-
-def _slot(view: View) -> str | None:
-    """Return the PCI address of a GPU; None for other devices, and without an address."""
-    return view.pci_address or None if view.kind is ViewKind.GPU else None
 
 
 def _device(

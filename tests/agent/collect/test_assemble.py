@@ -192,6 +192,13 @@ def test_gpu_lost_under_its_address_is_lost_under_its_uuid(world: World) -> None
     assert single_device(snap(world)).readings["gpu_state"].value == "ok"
 
 
+def test_address_of_a_device_is_that_of_any_reader(world: World) -> None:
+    bare = msgspec.structs.replace(gpu(0), pci_address=None)
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, bare, {"gpu_power_watts": 700.0}))
+    fast(world, reader="dcgm", gpu_power_watts=1.0)
+    assert single_device(snap(world)).pci_address == gpu(0).pci_address
+
+
 def test_imported_values_of_mig_devices_follow_the_state_of_their_gpu(world: World) -> None:
     """The document is rebuilt although the samples of the MIG device stay the same."""
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="1/0", parent=gpu(0).key)

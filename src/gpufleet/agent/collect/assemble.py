@@ -249,8 +249,11 @@ def _pci_devices(state: AgentState, views: Sequence[View], now: float, now_ns: i
 def _joined(views: Mapping[str, Mapping[ReaderLane, LaneSample]]) -> dict[str, _JoinedDevice]:
     """Return the devices, with one key for each GPU: see `unit_in_slot`."""
     subjects = {key: _JoinedDevice(_view(lanes), dict(lanes)) for key, lanes in views.items()}
+    shared = shared_slots({key: subject.view for key, subject in subjects.items()})
+    if not shared:
+        return subjects
     present: dict[str, str] = {}
-    for keys in shared_slots({key: view for key, (view, _) in subjects.items()}):
+    for keys in shared:
         of_slot = [one for key in keys for one in subjects.pop(key).lanes.values()]
         unit = unit_in_slot([StoredSample(sample=one.sample, received_at=int(one.ended * NANOS)) for one in of_slot])
         kept = {id(stored.sample) for stored in unit.samples}
@@ -261,10 +264,14 @@ def _joined(views: Mapping[str, Mapping[ReaderLane, LaneSample]]) -> dict[str, _
 
 
 def _view(lanes: Mapping[ReaderLane, LaneSample]) -> View:
-    """Return the view as the newest sample of its most trusted reader describes it."""
+    """Return the view as the newest sample of its most trusted reader describes it, with an address of any reader."""
     best = min(lanes.values(), key=lambda k: (precedence(k.sample), -k.sample.measured_at))
-    assert best.sample.view is not None
-    return best.sample.view
+    view = best.sample.view
+    assert view is not None
+    if view.pci_address is None and view.kind is ViewKind.GPU:
+        addresses = (one.sample.view.pci_address for one in lanes.values() if one.sample.view is not None)
+        view = msgspec.structs.replace(view, pci_address=next(filter(None, addresses), None))
+    return view
 
 
 def _superseded(lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float) -> bool:
