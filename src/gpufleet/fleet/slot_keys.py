@@ -68,5 +68,5 @@ def _is_of(report: KeyReport, named: KeyReport) -> bool:
     return is_address and abs(named.received_at - report.received_at) <= REPORT_WINDOW_SECONDS * NANOS
 
 
-def _order(report: KeyReport) -> tuple[int, int, bool]:
-    return report.received_at, report.measured_at, report.is_uuid
+def _order(report: KeyReport) -> tuple[int, int, bool, str]:
+    return report.received_at, report.measured_at, report.is_uuid, report.key

@@ -1,5 +1,6 @@
 """GPUs of a cluster: keys of one slot, GPUs that are gone, and GPUs that only the PCI bus or an index identifies."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,16 +10,18 @@ import pytest
 from gpufleet.fleet.facts.gpus import ClusterGpus, GpuIndex, cluster_gpus
 from gpufleet.fleet.facts.metrics import FACT_METRICS
 from gpufleet.fleet.facts.newest import current_rows, reason_of
+from gpufleet.fleet.readings import Freshness, devices
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.machine import PCI_READER
-from gpufleet.model.reading import Provenance, Sample, Value
+from gpufleet.model.reading import Provenance, Reading, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.newest import newest_columns
 
 NOW = 1_800_000_000 * NANOS
+FRESHNESS = Freshness(NOW, 120.0, ())
 SLOT, OTHER_SLOT = "0000:1b:00.0", "0000:43:00.0"
 POWER: Mapping[str, Value | Absent] = {"gpu_power_watts": 100.0}
 VFIO = Absent(Reason.BOUND_TO_VFIO)
@@ -123,6 +126,36 @@ def test_uuid_from_the_reader_of_a_loss_ends_it() -> None:
     place = gpus.keys.index("gpu/A")
     assert gpus.readings.value("gpu_state")[place] == CATALOGUE["gpu_state"].states.index("ok")
     assert gpus.readings.has_value(["gpu_power_watts"])[place]
+
+
+def random_slot(chance: random.Random) -> list[Row]:
+    """Return newest samples about one slot: by its address, by two UUIDs, and by the PCI bus."""
+    rows: dict[tuple[str, str | None], Row] = {("nvml", None): Row(age=chance.choice(AGES), values=LOST)}
+    for _ in range(chance.randrange(1, 5)):
+        reader, uuid = chance.choice(("nvml", "dcgm", "exporter", PCI_READER)), chance.choice((None, "A", "B"))
+        values: Mapping[str, Value | Absent] = {"gpu_state": chance.choice(("ok", "lost", "error")), **POWER}
+        row = BUS if reader == PCI_READER else Row(uuid, reader=reader, values=values)
+        rows[row.reader, row.uuid] = row._replace(age=chance.choice(AGES))
+    return list(rows.values())
+
+
+AGES = (1.0, 5.0, 20.0, 50.0, 100.0, 130.0, 500.0, 1300.0)
+
+
+def test_slot_known_by_its_address_has_the_same_gpu_in_an_answer() -> None:
+    for seed in range(1000):
+        rows = random_slot(random.Random(seed))
+        gpus, samples = gpus_of(rows), [stored(row) for row in rows]
+        if not any(row.age <= 120 for row in rows):
+            continue
+        shown = {one.id.removeprefix("c/m/"): one.readings for one in devices("c", "m", samples, FRESHNESS)}
+        assert present(rows) == shown.keys(), seed
+        for key, readings in shown.items():
+            state, place = readings["gpu_state"].value, gpus.keys.index(key)
+            number = np.nan if state is None else CATALOGUE["gpu_state"].states.index(str(state))
+            assert np.array_equal(gpus.readings.value("gpu_state")[place], number, equal_nan=True), seed
+            has_power = readings.get("gpu_power_watts", Reading(absent=Reason.STALE)).value is not None
+            assert gpus.readings.has_value(["gpu_power_watts"])[place] == has_power, seed
 
 
 def test_earlier_gpu_of_a_slot_is_known() -> None:

@@ -135,10 +135,10 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     listings = MergedReadings(newest, bus, subject[is_bus], count, np.ones(len(newest), bool), ())
     kind = np.array([_kind(key) for key in keys], np.uint8)
     slot, addresses = _slots(newest, readings, rows, subject, machine, keys, kind)
-    of_unit = _units(newest, read, subject[~is_bus], slot, keys, kind)
-    if of_unit is not None:
-        is_about = of_unit != NONE
-        readings = MergedReadings(newest, read[is_about], of_unit[is_about], count, current, DEVICE_TEXTS)
+    of_unit, stands = _units(newest, rows, subject, is_bus, slot, keys, kind)
+    if stands.any():
+        is_about = (of_unit != NONE) & ~is_bus
+        readings = MergedReadings(newest, rows[is_about], of_unit[is_about], count, current, DEVICE_TEXTS)
     every = np.ones(len(readings.rows), bool)
     received = readings.newest_of(newest.received_at, every)
     listed = listings.newest_of(newest.received_at, np.ones(len(listings.rows), bool))
@@ -148,7 +148,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     is_netdata = np.array([name == NETDATA_READER for name in newest.readers], bool)[newest.reader[readings.rows]]
     is_current = readings.any_row(readings.usable & measuring)
     is_gone = _gone(machine, len(newest.machines), received, listed)
-    is_earlier = _shadowed(slot, is_current, np.maximum(received, listed), kind == _UUID)
+    is_earlier = _shadowed(slot, stands, is_current, np.maximum(received, listed), kind == _UUID)
     shadowed = is_earlier | is_gone
     bus_reason = np.where((listed > 0) & ~is_gone, listings.reasons(STATE), 0)
     return ClusterGpus(
@@ -194,41 +194,44 @@ def _slots(
 
 
 def _units(
-    newest: NewestColumns, rows: Column, subject: Column, slot: Column, keys: list[str], kind: Column
-) -> Column | None:
-    """Return the GPU that each row is about, as `fleet.readings.unit_in_slot` does; None if it is always the subject.
+    newest: NewestColumns,
+    rows: Column,
+    subject: Column,
+    is_bus: Column,
+    slot: Column,
+    keys: list[str],
+    kind: Column,
+) -> tuple[Column, Column]:
+    """Return the GPU that each row is about, and whether each GPU stands by the rule of `fleet.readings.unit_in_slot`.
 
     `NONE` is a row about a former GPU of the slot under the key of the present one. Only slots that a reader knows by
-    the address too are judged.
+    the address too are judged: in others, each row is about its subject, and no GPU stands.
     """
-    addressed = np.zeros(len(keys), bool)
-    addressed[subject] = True
-    shared = _shared(slot)
-    slots = np.intersect1d(
-        slot[shared[addressed[shared] & (kind[shared] == _PCI)]], slot[shared[kind[shared] == _UUID]]
-    )
-    if not len(slots):
-        return None
-    found = subject.copy()
+    is_read, is_shared = np.zeros(len(keys), bool), np.zeros(len(keys), bool)
+    is_read[subject[~is_bus]] = True
+    is_shared[_shared(slot)] = True
+    slots = np.intersect1d(slot[is_shared & is_read & (kind == _PCI)], slot[is_shared & is_read & (kind == _UUID)])
+    found, stands = subject.copy(), np.zeros(len(keys), bool)
     of_slots: dict[int, list[int]] = {}
-    for at in np.flatnonzero(np.isin(slot[subject], slots)).tolist():
+    for at in np.flatnonzero(np.isin(slot[subject], slots)).tolist() if len(slots) else ():
         of_slots.setdefault(int(slot[subject[at]]), []).append(at)
     for of_slot in of_slots.values():
         reports: dict[tuple[int, str], KeyReport] = {}
         for at in of_slot:
             gpu, row, reader = int(subject[at]), rows[at], newest.readers[newest.reader[rows[at]]]
             received_at, measured_at = int(newest.received_at[row]), int(newest.measured_at[row])
-            report = KeyReport(keys[gpu], kind[gpu] == _UUID, reader, False, received_at, measured_at)
+            report = KeyReport(keys[gpu], kind[gpu] == _UUID, reader, bool(is_bus[at]), received_at, measured_at)
             reports[gpu, reader] = max(report, reports.get((gpu, reader), report))
         standing = slot_keys(reports.values())
         place = next(gpu for gpu, _ in reports if keys[gpu] == standing.key)
+        stands[place] = True
         for at in of_slot:
             gpu, reader = int(subject[at]), newest.readers[newest.reader[rows[at]]]
             if (keys[gpu], reader) in standing.reports:
                 found[at] = place
             elif gpu == place:
                 found[at] = NONE
-    return found
+    return found, stands
 
 
 def _gone(machine: Column, machines: int, received: Column, listed: Column) -> Column:
@@ -242,14 +245,15 @@ def _gone(machine: Column, machines: int, received: Column, listed: Column) -> C
     return unread & unlisted
 
 
-def _shadowed(slot: Column, is_current: Column, received: Column, is_uuid: Column) -> Column:
+def _shadowed(slot: Column, stands: Column, is_current: Column, received: Column, is_uuid: Column) -> Column:
     """Return whether each GPU is an earlier key, or an earlier GPU, of a slot.
 
-    A key with current readings stands; of several, or if none has any, the newest; in a tie, the key with a UUID.
+    The key that `_units` chose stands. In other slots, a key with current readings stands; of several, or if none has
+    any, the newest; in a tie, the key with a UUID.
     """
     shadowed = np.zeros(len(slot), bool)
     shared = _shared(slot)
-    order = shared[np.lexsort((is_uuid[shared], received[shared], is_current[shared], slot[shared]))]
+    order = shared[np.lexsort((is_uuid[shared], received[shared], is_current[shared], stands[shared], slot[shared]))]
     shadowed[order[:-1][slot[order[:-1]] == slot[order[1:]]]] = True
     return shadowed
 
