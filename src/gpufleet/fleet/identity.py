@@ -10,6 +10,8 @@ Rule 5. A guest's evidence is its own claim. It is compared with guests of the s
         identified by its id, since its name may change and pass to another machine.
 Rule 6. A report without a boot id, such as an imported series, belongs to the live bearer of its name, or else to the
         one that was last seen. With several live bearers, it belongs to a machine of its own, known by the name only.
+        An import has no evidence but the name: its source adds other ids to what the name means there. The id of a
+        machine must not be learnt from a name.
 """
 
 import enum

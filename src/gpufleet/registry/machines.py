@@ -17,6 +17,7 @@ from gpufleet.fleet.identity import (
     MatchDecision,
     MatchOutcome,
     decide,
+    has_name_only,
     names_within,
     new_machine,
 )
@@ -392,9 +393,7 @@ class MachineCache:
 
     def _is_shared_name(self, cluster: str, machine: Machine) -> bool:
         """Return whether several machines have the name, and there is no other evidence."""
-        if machine.boot_id or any(getattr(machine, field) for field in EVIDENCE if field != "name"):
-            return False
-        return len(self._by_evidence.get((cluster, "name", machine.name), ())) > 1
+        return has_name_only(machine) and len(self._by_evidence.get((cluster, "name", machine.name), ())) > 1
 
     def _host_of(self, cluster: str, sender: str, machine: Machine) -> str:
         """Return the id of a guest's hypervisor: the node of that name that the guest's sender last reported.

@@ -143,7 +143,7 @@ def test_scraped_pod_labels_are_used_if_configured() -> None:
 
 def test_machine_is_named_by_resource_attributes() -> None:
     assert machine_of({"host.name": "a", "k8s.node.name": "b"}) == Machine(name="a")
-    assert machine_of({"k8s.node.name": "b", "k8s.node.uid": "u"}) == Machine(name="b", k8s_node_uid="u")
+    assert machine_of({"k8s.node.name": "b", "k8s.node.uid": "u"}) == Machine(name="b")
     pod = {"host.name": "monitor-x7k", "k8s.pod.name": "monitor-x7k"}  # the host name of a container is its pod's name
     assert machine_of({**pod, "k8s.node.name": "b"}) == Machine(name="b")
     assert machine_of(pod) == Machine(name="monitor-x7k")

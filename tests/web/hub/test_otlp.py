@@ -6,14 +6,17 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zstandard
 from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs_service
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as service
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
+from tests.web.hub.test_bindings import NINE, SEVEN, Fleet, gpu
 from tests.web.hub.test_write import write
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -161,3 +164,95 @@ async def test_invalid_requests_are_refused(
     if content_type == JSON:
         assert json.loads(content)["code"] == 3
     assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")
+
+
+NODE_UID = "5c1b7a2e-8f4d-4f0a-9a55-0d4b8a1e2f30"
+
+
+def texts(**attributes: str) -> list[KeyValue]:
+    """Return attributes; `__` in a name is a dot."""
+    found = []
+    for name, text in attributes.items():
+        found.append(KeyValue(key=name.replace("__", ".")))
+        found[-1].value.string_value = text
+    return found
+
+
+async def post_power(site: Site, power: float, uuid: str, at: int, **resource: str) -> None:
+    """Post a power value of a GPU, and wait until the batch is stored."""
+    request = service.ExportMetricsServiceRequest()
+    added = request.resource_metrics.add()
+    added.resource.attributes.extend(texts(**resource))
+    point = added.scope_metrics.add().metrics.add(name="hw.power", unit="W").gauge.data_points.add(time_unix_nano=at)
+    point.as_double = power
+    point.attributes.extend(texts(hw__id=uuid, hw__type="gpu"))
+    await stored(site, "/v1/metrics", request.SerializeToString())
+
+
+async def post_xid(site: Site, text: str, uuid: str, at: int, **resource: str) -> None:
+    """Post an XID event of a GPU, and wait until the batch is stored."""
+    request = logs_service.ExportLogsServiceRequest()
+    added = request.resource_logs.add()
+    added.resource.attributes.extend(texts(**resource))
+    record = added.scope_logs.add().log_records.add(time_unix_nano=at, event_name="gpufleet.xid")
+    record.attributes.extend(texts(hw__id=uuid, gpufleet__kind="gpu", gpufleet__text=text))
+    await stored(site, "/v1/logs", request.SerializeToString())
+
+
+async def stored(site: Site, path: str, body: bytes) -> None:
+    before = len(site.store.seqs)
+    assert (await write(site.hub.url, body, PROTOBUF, path=path, **{"Content-Encoding": ""}))[0] == 200
+
+    async def is_stored() -> bool:
+        return len(site.store.seqs) > before
+
+    await wait_until_async(is_stored, what="the imported batch to be stored")
+
+
+@pytest.fixture
+async def renamed(site: Site) -> Fleet:
+    """Let acme have gpu-7 and bravo gpu-9; then gpu-7 is renamed to gpu-old, and gpu-9 to gpu-7."""
+    fleet = Fleet(site)
+    await fleet.report(SEVEN, 700.0, 0, gpu("GPU-7"))
+    await fleet.report(NINE, 900.0, 0, gpu("GPU-9"))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-old"), 700.0, 15, gpu("GPU-7"))
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 900.0, 16, gpu("GPU-9"))
+    return fleet
+
+
+async def test_backlog_with_a_node_uid_is_not_of_the_names_new_bearer(site: Site, renamed: Fleet) -> None:
+    at = renamed.start + 5 * renamed.unit
+    await post_power(site, 701.0, "GPU-7", at, host__name="gpu-7", k8s__node__uid=NODE_UID)
+    await post_xid(site, "of acme", "GPU-7", at, host__name="gpu-7", k8s__node__uid=NODE_UID)
+    assert "gpufleet_hub_other_name_rows_total 2\n" in await site.text("/metrics")
+    assert await renamed.powers("b") == {900.0}
+    assert await renamed.messages("b") == set()
+
+
+async def test_node_uid_of_a_backlog_does_not_move_live_values(site: Site, renamed: Fleet) -> None:
+    early, late = (renamed.start + minute * renamed.unit for minute in (5, 25))
+    await post_power(site, 701.0, "GPU-7", early, host__name="gpu-7", k8s__node__uid=NODE_UID)
+    await post_power(site, 702.0, "GPU-7", late, host__name="gpu-old", k8s__node__uid=NODE_UID)
+    assert (await renamed.powers("a"), await renamed.powers("b")) == ({700.0, 702.0}, {900.0})
+    items = (await site.request("/v1/machines"))[1]["items"]
+    assert {one["machine"]["name"]: one["machine"]["machine_id"] for one in items} == {
+        "gpu-old": SEVEN.machine_id,
+        "gpu-7": NINE.machine_id,
+    }
+
+
+async def test_node_uid_that_outlives_its_hardware_follows_the_name(site: Site) -> None:
+    """The machine of a Node object is replaced by another tenant's; Kubernetes keeps the object and its UID."""
+    fleet, node = Fleet(site), {"host__name": "gpu-7", "k8s__node__uid": NODE_UID}
+    await fleet.report(SEVEN, 700.0, 0, gpu("GPU-7"))
+    await fleet.report(NINE, 900.0, 0, gpu("GPU-9"))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    await post_power(site, 701.0, "GPU-7", fleet.start + 5 * fleet.unit, **node)
+    await site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}", "DELETE")
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 900.0, 16, gpu("GPU-9"))
+    await post_power(site, 901.0, "GPU-9", fleet.start + 25 * fleet.unit, **node)
+    assert await fleet.powers("a") == {700.0, 701.0}
+    retired = (await site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}"))[1]
+    assert retired["last_seen"] < retired["retired_at"]

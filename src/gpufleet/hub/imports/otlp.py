@@ -122,14 +122,14 @@ def _target_labels(attributes: Attributes) -> dict[str, str]:
 def machine_of(attributes: Attributes) -> Machine | None:
     """Return the machine of a resource, or None if its attributes name none.
 
-    In a container `host.name` is often the name of the pod, not of a machine; then it is used last.
+    In a container `host.name` is often the name of the pod, not of a machine; then it is used last. The UID of a
+    Kubernetes node is not used: an import has no evidence but the name (`fleet.identity`).
     """
     is_pod = attributes.get("host.name") == attributes.get("k8s.pod.name")
     for attribute in sorted(MACHINE_ATTRIBUTES, key=lambda one: is_pod and one == "host.name"):
         name = attributes.get(attribute)
         if isinstance(name, str) and is_valid_name(name):
-            uid = attributes.get("k8s.node.uid")
-            return Machine(name=name, k8s_node_uid=uid if isinstance(uid, str) and is_valid_name(uid) else None)
+            return Machine(name=name)
     return None
 
 
