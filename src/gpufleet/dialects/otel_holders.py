@@ -5,7 +5,7 @@ virtual machine are also attributes of a guest's resource, `gpufleet.vm.*`. The 
 is `gpufleet.queue`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from gpufleet.dialects.otel_names import OWN
 from gpufleet.model.holdings import Holder, HolderKind, Holding, Owner
@@ -26,6 +26,9 @@ MAX_TEXT = 1024
 VM_NAMESPACE, VM_NAME, VM_UUID = OWN + "vm.namespace", OWN + "vm.name", OWN + "vm.uuid"
 """Attributes of a virtual machine."""
 
+HYPERVISOR = OWN + "hypervisor"
+"""Attribute of a guest's resource: the node whose agent reads the guest."""
+
 QUEUE = OWN + "queue"
 """Queue of a pod at a batch scheduler in Kubernetes. The queue of a job is its partition."""
 
@@ -44,6 +47,11 @@ _OWNERS = {
     "Deployment": ("apps/", "k8s.deployment.name"),
 }
 """Kind of an owner to its API group and attribute. Other API groups have kinds of the same name."""
+
+
+def is_guest_resource(attributes: Container[str]) -> bool:
+    """Return whether a resource is a virtual machine that the agent of its host reads."""
+    return any(name in attributes for name in (HYPERVISOR, VM_NAME, VM_UUID))
 
 
 def holder_attributes(holding: Holding, job: Sequence[tuple[str, str]] = JOB) -> dict[str, str]:

@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet import __version__
 from gpufleet.config.agent import DEFAULT_CLUSTER
-from gpufleet.dialects.otel_holders import VM_NAME, VM_NAMESPACE, VM_UUID
+from gpufleet.dialects.otel_holders import HYPERVISOR, VM_NAME, VM_NAMESPACE, VM_UUID
 from gpufleet.dialects.otel_names import OWN
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.machine import Machine
@@ -51,7 +51,7 @@ def guest_resource(guest: Guest, node: Machine, cluster: str, more: Mapping[str,
     known = {
         **node_resource(msgspec.structs.replace(guest.machine, name=guest.machine.name or guest.name), cluster, {}),
         "service.instance.id": node.name,
-        OWN + "hypervisor": node.name,
+        HYPERVISOR: node.name,
         VM_NAMESPACE: guest.namespace,
         VM_NAME: guest.name,
         VM_UUID: guest.vm_uuid,

@@ -1,11 +1,13 @@
 """OTLP metrics requests as samples of machines."""
 
 from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpPoint, OtlpProblem, ResourceMetrics
+from gpufleet.exporters.otlp_resource import guest_resource
 from gpufleet.hub.imports.otlp import machine_of, read_metrics_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import Provenance
+from gpufleet.model.snapshot import Guest, Host
 from gpufleet.model.time import NANOS
 
 T0 = 1_700_000_000 * NANOS
@@ -164,3 +166,29 @@ def test_points_with_unknown_dimension_labels_are_not_merged() -> None:
     points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(labels)]
     found = read_metrics_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
     assert (found.machines, dict(found.others), dict(found.drift), found.unattributed) == ({}, {}, {}, 0)
+
+
+VM = Guest(
+    machine=Machine(name="node-b", kind=MachineKind.GUEST, hypervisor="node-a"),
+    namespace="",
+    name="node-b",
+    vm_uuid="c77c546c-c5a2-4093-bc1b-8051983e7a61",
+    devices=(),
+    host=Host(readings={}),
+)
+VM_RESOURCE = guest_resource(VM, Machine(name="node-a"), "local", {})
+
+
+def test_guest_is_not_the_node_of_its_name() -> None:
+    """The name of a virtual machine under libvirt is its owner's choice."""
+    memory = metric("system.memory.limit", 7777.0, unit="By", attributes={})
+    power = metric("hw.power", 77.0, unit="W")
+    found = read_metrics_request(MetricsRequest([ResourceMetrics(VM_RESOURCE, [memory, power])], {}))
+    assert (found.machines, found.samples, found.unattributed, found.accepted) == ({}, 2, 2, 0)
+
+
+def test_scraped_series_of_a_guest_are_not_of_its_host() -> None:
+    pod = {"exported_pod": "train-0", "exported_namespace": "team"}
+    series = [scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, Hostname="node-b", **pod), scraped("DCGM_FI_DEV_GPU_TEMP", 40.0)]
+    found = read_metrics_request(MetricsRequest([ResourceMetrics(VM_RESOURCE, series)], {}))
+    assert (found.machines, found.holders, found.unattributed, found.accepted) == ({}, {}, 2, 0)

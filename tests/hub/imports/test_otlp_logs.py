@@ -64,3 +64,10 @@ def test_logs_request_counts_skipped_records() -> None:
         Machine(name="node-1"): [31]
     }
     assert (found.samples, dict(found.others), found.unattributed, found.accepted) == (3, {"app.log": 1}, 1, 1)
+
+
+@pytest.mark.parametrize("attribute", ["gpufleet.hypervisor", "gpufleet.vm.name", "gpufleet.vm.uuid"])
+def test_event_of_a_guest_is_not_of_the_node_of_its_name(attribute: str) -> None:
+    resource = {"host.name": "node-b", attribute: "x"}
+    found = read_logs_request(LogsRequest([ResourceLogs(resource, [record("gpufleet.xid")])]))
+    assert (found.events, found.unattributed, found.accepted) == ({}, 1, 0)

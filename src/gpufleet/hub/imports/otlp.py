@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
+
 from gpufleet.codecs.otlp.records import (
     Attributes,
     LogRecord,
@@ -15,6 +17,7 @@ from gpufleet.codecs.otlp.records import (
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel import BY_NAME, is_own_name, why_unread
+from gpufleet.dialects.otel_holders import is_guest_resource
 from gpufleet.dialects.otel_names import OWN
 from gpufleet.dialects.otel_reading import IncomingPoint, read_points
 from gpufleet.hub.imports.remote_write import host_of, is_known_metric
@@ -40,7 +43,8 @@ def read_metrics_request(request: MetricsRequest, *, plain_pods: bool = False) -
     """Return the samples and holders of a request by machine; the machine comes from the resource's attributes.
 
     Metrics that a collector scraped from a known exporter are read as the exporter's series. Points of unknown metrics
-    that cannot be used anyway (such as a histogram of request times) count as unknown, not as problems.
+    that cannot be used anyway (such as a histogram of request times) count as unknown, not as problems. Points of
+    virtual machines that the agent of their host exports are unattributed, as on a page.
 
     Args:
         request: as decoded.
@@ -101,7 +105,10 @@ def _read_scraped(resource: ResourceMetrics, *, plain_pods: bool) -> ImportedReq
     values = [0.0 if one.value is None else float(one.value) for one in points]
     ended = [number for number, one in enumerate(points) if one.value is None]
     request = WriteRequest(series, values, [one.at for one in points], ended, {}, {})
-    return read_series(request, READER, plain_pods=plain_pods)
+    read = read_series(request, READER, plain_pods=plain_pods)
+    if not is_guest_resource(resource.attributes):
+        return read
+    return msgspec.structs.replace(read, machines={}, holders={}, unattributed=read.unattributed + read.accepted)
 
 
 def _target_labels(attributes: Attributes) -> dict[str, str]:
@@ -120,11 +127,13 @@ def _target_labels(attributes: Attributes) -> dict[str, str]:
 
 
 def machine_of(attributes: Attributes) -> Machine | None:
-    """Return the machine of a resource, or None if its attributes name none.
+    """Return the machine of a resource, or None if its attributes name none, or a virtual machine on its host.
 
     In a container `host.name` is often the name of the pod, not of a machine; then it is used last. The UID of a
     Kubernetes node is not used: an import has no evidence but the name (`fleet.identity`).
     """
+    if is_guest_resource(attributes):
+        return None
     is_pod = attributes.get("host.name") == attributes.get("k8s.pod.name")
     for attribute in sorted(MACHINE_ATTRIBUTES, key=lambda one: is_pod and one == "host.name"):
         name = attributes.get(attribute)

@@ -90,7 +90,10 @@ def _partial_success(written: ImportedRequest) -> Counted:
         return Counted()
     details = [f"{count} points: {why}" for why, count in written.problems.items()]
     if written.unattributed:
-        details.append(f"{written.unattributed} points do not identify a device or host (hw.id, host.name)")
+        details.append(
+            f"{written.unattributed} points do not identify a device or host (hw.id, host.name), or are of a virtual "
+            "machine, which the batches of its host's agent report"
+        )
     if written.drift:
         names = sorted(written.drift)
         more = f" and {len(names) - MAX_NAMES_IN_MESSAGE} more" if len(names) > MAX_NAMES_IN_MESSAGE else ""
