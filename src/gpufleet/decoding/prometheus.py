@@ -1,6 +1,7 @@
 """Format of metrics pages in Prometheus text or OpenMetrics, of every exporter with a known dialect."""
 
 import re
+from operator import itemgetter
 
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.decoding.builder import SnapshotBuilder
@@ -39,8 +40,9 @@ def _decode_page(source: CapturedInput) -> DecodeResult:
     if found.unattributed:
         notes.append(f"{found.unattributed} series do not identify their device")
     snapshots = []
-    for name, samples in sorted(found.machines.items()):
-        kind = MachineKind.GUEST if name in found.guests else MachineKind.NODE
+    nodes = [(name, MachineKind.NODE, samples) for name, samples in found.machines.items()]
+    guests = [(name, MachineKind.GUEST, samples) for name, samples in found.guests.items()]
+    for name, kind, samples in sorted((*nodes, *guests), key=itemgetter(0)):
         machine = SnapshotBuilder(Machine(name=name or source.name, kind=kind), source.at)
         samples = drop_board_defaults(samples, lists_modes=dialect.lists_ecc_modes)
         machine.take(samples, events=DeviceStates(dialect.name).change_by_samples(samples))

@@ -107,7 +107,7 @@ class SeriesReadings(msgspec.Struct):
 
     Attributes:
         machines: machine name to samples.
-        guests: names that are virtual machines on the exporter's machine.
+        guests: the same of virtual machines on the exporter's machine; a machine can have the name of one of them.
         unread: family to the reason for not importing it.
         unknown: families without a row in the dialect.
         unattributed: number of series whose labels do not identify a subject.
@@ -118,7 +118,7 @@ class SeriesReadings(msgspec.Struct):
     unread: dict[str, str]
     unknown: dict[str, None]
     unattributed: int = 0
-    guests: set[str] = msgspec.field(default_factory=set)
+    guests: dict[str, list[Sample]] = {}
     labels: Counter[str] = msgspec.field(default_factory=Counter)
 
 
@@ -144,6 +144,7 @@ def read_series(
     """
     found = SeriesReadings({}, {}, {})
     machines: dict[str, SampleBuilder] = {}
+    guests: dict[str, SampleBuilder] = {}
     measured = _measured(dialect, series, values, at) if dialect.measured else {}
     for number, (item, value) in enumerate(zip(series, values, strict=True)):
         meaning = item.meaning
@@ -154,11 +155,10 @@ def read_series(
         if subject is None:
             _count_unread(found, dialect, item.name, meaning)
             continue
-        builder = machines.get(subject.machine)
+        builders = guests if subject.guest else machines
+        builder = builders.get(subject.machine)
         if builder is None:
-            builder = machines[subject.machine] = SampleBuilder()
-        if subject.guest:
-            found.guests.add(subject.machine)
+            builder = builders[subject.machine] = SampleBuilder()
         own = times.get(number)
         has_ended = number in ended
         if meaning.family is not None and meaning.metric is not None:
@@ -182,6 +182,7 @@ def read_series(
                 instant = own or _instant(measured, subject, CATALOGUE[text_metric].lane, at)
                 builder.add_text_keyed(meaning.key, subject.view, text_metric, text, instant)
     found.machines = {name: builder.samples(reader) for name, builder in machines.items()}
+    found.guests = {name: builder.samples(reader) for name, builder in guests.items()}
     return found
 
 
@@ -195,8 +196,12 @@ def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meaning: S
         found.unattributed += 1
 
 
-def _instant(measured: Mapping[tuple[str, View | None, Lane], int], subject: SeriesSubject, lane: Lane, at: int) -> int:
-    return measured.get((subject.machine, subject.view, lane), at) if measured else at
+_Measured = tuple[bool, str, View | None, Lane]
+"""Whether a machine is a guest, its name, the device and the lane."""
+
+
+def _instant(measured: Mapping[_Measured, int], subject: SeriesSubject, lane: Lane, at: int) -> int:
+    return measured.get((subject.guest, subject.machine, subject.view, lane), at) if measured else at
 
 
 def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Absent:
@@ -216,19 +221,19 @@ def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Abse
 
 def _measured(
     dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], at: int
-) -> dict[tuple[str, View | None, Lane], int]:
+) -> dict[_Measured, int]:
     """Return the time of measurement by machine, view and lane, from the page's own family.
 
     With several readers of one subject, the page does not assign values to readers: the oldest time counts. A time
     after receipt of the page is a clock error of the other machine and is replaced by the time of receipt.
     """
-    found: dict[tuple[str, View | None, Lane], int] = {}
+    found: dict[_Measured, int] = {}
     for one, value in zip(series, values, strict=True):
         if one.name != dialect.measured or one.labels.get("lane") not in set(Lane) or not 0 < value < _MAX_SECONDS:
             continue
         subject = dialect.identify(one)
         if subject is not None:
-            key = (subject.machine, subject.view, Lane(one.labels["lane"]))
+            key = (subject.guest, subject.machine, subject.view, Lane(one.labels["lane"]))
             found[key] = min(found.get(key, at), round(value * NANOS), at)
     return found
 

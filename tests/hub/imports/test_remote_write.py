@@ -177,9 +177,10 @@ def test_names_too_long_for_a_batch_are_skipped() -> None:
     assert found.unattributed == 1
 
 
-def test_guest_series_of_an_agent_do_not_belong_to_the_host() -> None:
+@pytest.mark.parametrize("name", [{"namespace": "ml", "vm_name": "train-0"}, {"vm_name": "node-1"}])
+def test_guest_series_of_an_agent_do_not_belong_to_the_host(name: dict[str, str]) -> None:
     own = {"uuid": "GPU-1", "pci_address": "", "kind": "gpu", "name": "A", "node": "node-1", "instance": "node-1:9470"}
-    guest = {**own, "namespace": "ml", "vm_name": "train-0", "vm_uid": "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"}
+    guest = {**own, **name, "vm_uid": "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"}
     found = read_request(
         request(
             (ImportedSeries("gpufleet_gpu_power_watts", {**own, "side": "host"}), 300.0, T0),
@@ -191,6 +192,18 @@ def test_guest_series_of_an_agent_do_not_belong_to_the_host() -> None:
     values = [sample.values.get("gpu_power_watts") for sample in found.machines[machine]]
     assert [value for value in values if value is not None] == [300.0]
     assert found.unattributed > 0
+
+
+def test_holder_of_a_guests_gpu_is_not_of_the_host_of_its_name() -> None:
+    own = {"UUID": "GPU-1", "Hostname": "n1", "exported_pod": "a", "exported_namespace": "x"}
+    inside = {**own, "vm_name": "n1", "exported_pod": "b"}
+    found = read_request(
+        request(
+            (series("DCGM_FI_DEV_POWER_USAGE", **own), 300.0, T0),
+            (series("DCGM_FI_DEV_POWER_USAGE", **inside), 400.0, T0),
+        )
+    )
+    assert {one.name for at in found.holders.values() for held in at.values() for one in held} == {"a"}
 
 
 def test_series_that_continues_with_other_labels_keeps_its_value() -> None:

@@ -280,26 +280,28 @@ def test_page_of_several_machines_is_rejected() -> None:
     assert "2 machines ('a', 'b')" in str(refused(reader_of(page)))
 
 
-GUEST = 'namespace="ml",vm_name="train-0",vm_uid="5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"'
+VM_UID = 'vm_uid="5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"'
 
 
 @pytest.mark.parametrize("dialect", ["native", "dcgm"])
-def test_guest_series_are_not_attributed_to_the_host(dialect: str) -> None:
+@pytest.mark.parametrize("name", ['namespace="ml",vm_name="train-0"', 'vm_name="n"'])
+def test_guest_series_are_not_attributed_to_the_host(dialect: str, name: str) -> None:
     """Neither a guest's GPU, even with the UUID of a host GPU, nor a guest's memory is read."""
+    guest_labels = f"{name},{VM_UID}"
     if dialect == "native":
         gpu = f'uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"'
         page = (
             f'gpufleet_gpu_utilization_ratio{{node="n",{gpu}}} 0.5\ngpufleet_host_memory_total_bytes{{node="n"}} 64\n'
         )
-        guest = f'{GUEST},uuid="{UUID}",pci_address="",kind="gpu",side="guest",name="A"'
+        guest = f'{guest_labels},uuid="{UUID}",pci_address="",kind="gpu",side="guest",name="A"'
         page += f'gpufleet_gpu_utilization_ratio{{node="n",{guest}}} 0.9\n'
         page += f'gpufleet_gpu_temperature_celsius{{node="n",{guest}}} 40\n'
-        page += f'gpufleet_host_memory_total_bytes{{node="n",{GUEST}}} 32\n'
-        page += f'gpufleet_host_memory_free_bytes{{node="n",{GUEST}}} 16\n'
+        page += f'gpufleet_host_memory_total_bytes{{node="n",{guest_labels}}} 32\n'
+        page += f'gpufleet_host_memory_free_bytes{{node="n",{guest_labels}}} 16\n'
     else:
         page = dcgm("GPU_UTIL", 50, uuid=UUID)
-        page += dcgm("GPU_UTIL", 90, uuid=UUID).replace("}", f",{GUEST}}}")
-        page += dcgm("GPU_TEMP", 40, uuid=UUID).replace("}", f",{GUEST}}}")
+        page += dcgm("GPU_UTIL", 90, uuid=UUID).replace("}", f",{guest_labels}}}")
+        page += dcgm("GPU_TEMP", 40, uuid=UUID).replace("}", f",{guest_labels}}}")
     found = values_by_view(passed(reader_of(page)))
     assert found[f"gpu/{UUID}"] == {"gpu_utilization_ratio": 0.5}
     assert found.get(None, {}) == ({"host_memory_total_bytes": 64} if dialect == "native" else {})

@@ -1,7 +1,7 @@
 """Conversion of a remote-write request to samples of machines. Pure."""
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -59,7 +59,7 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
         for own_name, samples in found.machines.items():
             machine = own_name or group.machine
             samples = [one for one in samples if has_valid_names(one)]
-            if not is_valid_name(machine) or own_name in found.guests:
+            if not is_valid_name(machine):
                 unattributed += len(samples)
             elif samples:
                 machines.setdefault(Machine(name=machine), []).extend(samples)
@@ -67,7 +67,7 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
             continue  # a missing holder would look like a released device
         for own_name, at_views in _holders(request, group.numbers, plain=plain_pods).items():
             observed = Machine(name=own_name or group.machine)
-            if observed in machines and own_name not in found.guests:
+            if observed in machines:
                 holders.setdefault(observed, {}).update(at_views)
     return ImportedRequest(
         machines={machine: tuple(samples) for machine, samples in machines.items()},
@@ -102,6 +102,7 @@ def _holders(
             or not isinstance(meant, SeriesMeaning)
             or meant.subject is None
             or meant.subject.view is None
+            or meant.subject.guest
         ):
             continue
         origin = series.origin
@@ -168,7 +169,6 @@ class _GroupReading(msgspec.Struct, frozen=True):
     drift: Counter[str]
     labels: Counter[str]
     unattributed: int
-    guests: Container[str]
 
 
 def _read_group(group: _SeriesGroup, request: WriteRequest, reader: str) -> _GroupReading:
@@ -185,4 +185,5 @@ def _read_group(group: _SeriesGroup, request: WriteRequest, reader: str) -> _Gro
         ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)
-    return _GroupReading(read_.machines, drift, read_.labels, read_.unattributed, read_.guests)
+    unattributed = read_.unattributed + sum(map(len, read_.guests.values()))
+    return _GroupReading(read_.machines, drift, read_.labels, unattributed)

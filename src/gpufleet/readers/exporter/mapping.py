@@ -95,14 +95,14 @@ def samples_of(
     """
     read_as = believed(dialect, (series.name for series in page.series))
     found = read_series(read_as, page.series, page.values, page.times, at, reader=reader)
-    own = {name: samples_of_machine for name, samples_of_machine in found.machines.items() if name not in found.guests}
-    names = sorted(name for name in own if name)
+    names = sorted(filter(None, found.machines))
     if len(names) > 1:
         shown = ", ".join(repr(name[:64]) for name in names[:MAX_NAMES_IN_MESSAGE])
         message = f"{where}: the page has {len(names)} machines ({shown}): a target must be one machine's exporter"
         raise ReaderError(Reason.READER_FAILED, message)
     samples = merge_samples(
-        drop_invalid_names(sample for samples_of_machine in own.values() for sample in samples_of_machine), at
+        drop_invalid_names(sample for samples_of_machine in found.machines.values() for sample in samples_of_machine),
+        at,
     )
     if not samples:
         raise ReaderError(Reason.NO_DATA, f"{where}: no metrics of the dialect {dialect.name}")
