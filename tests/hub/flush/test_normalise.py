@@ -12,9 +12,10 @@ from gpufleet.codecs.batch import to_rows
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
+from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind, ViewList
-from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
+from gpufleet.model.wire.batch import Cell, DimBlock, MachinePart, SampleBlock, WireAbsence, WireBatch
 from tests.support.profiles import examples
 
 NOW = 1_790_000_000_000_000_000
@@ -212,6 +213,15 @@ def test_rows_measured_in_the_future_are_dropped() -> None:
     assert result.batch.dims[0].labels == [["0"]]
     assert result.batch.dims[0].values == [0.5]
     assert not result.invalid_values
+
+
+@pytest.mark.parametrize("kind", [list, ViewList])
+def test_events_of_the_future_are_dropped(kind: type[list[View]]) -> None:
+    events = [Event(view=None, kind="xid", at=NOW + ahead) for ahead in (10 * MINUTE, 10 * MINUTE + 1)]
+    batch = batch_of({"gpu_power_watts": [1.0]})
+    views, parts = kind(batch.views), [MachinePart(machine=0, events=events)]
+    result = normalise(msgspec.structs.replace(batch, views=views, parts=parts), NOW)
+    assert (result.batch.parts[0].events, result.future_rows) == (events[:1], 1)
 
 
 plain = [metric for metric in CATALOGUE.values() if not metric.dims]

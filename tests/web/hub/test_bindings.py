@@ -193,6 +193,18 @@ async def test_late_import_is_not_of_a_new_machine_with_a_former_name(fleet: Fle
     assert await fleet.powers("b") == {200.0}
 
 
+async def test_event_of_the_future_is_not_of_the_next_tenant(fleet: Fleet) -> None:
+    """The clock of a machine is ahead by an hour."""
+    await fleet.report(NINE, 900.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-9", valid_from=fleet.time(0), valid_to=fleet.time(60)))[0] == 201
+    assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(60)))[0] == 201
+    view = gpu(f"GPU-{NINE.machine_id}")
+    await fleet.site.post(fleet.body(NINE, 29, {view: 901.0}, {view: "of acme"}, ahead=60))
+    window = f"since={fleet.time(0)}&until={fleet.time(120)}"
+    assert (await fleet.site.request(f"/v1/events?{window}"))[1]["events"] == []
+    assert "gpufleet_hub_future_rows_total 2\n" in await fleet.site.text("/metrics")
+
+
 async def test_late_import_of_a_name_that_returned_to_its_bearer(fleet: Fleet) -> None:
     """Z has the name of A for some minutes, and is retired; A has it again when rows of these minutes arrive."""
     await fleet.report(SEVEN, 100.0, 1)

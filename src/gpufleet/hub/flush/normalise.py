@@ -127,7 +127,7 @@ def _check_process_cell(kind: ProcessReading, cell: Cell) -> tuple[Cell, str]:
 
 
 FUTURE_TOLERANCE_SECONDS = 600
-"""Clock skew allowed ahead of the hub before a sender's rows are dropped."""
+"""Clock skew allowed ahead of the hub before a sender's rows and events are dropped."""
 
 _NO_COUNTS: Counter[str] = Counter()
 """Shared empty counter of batches without counts. It must not be modified."""
@@ -142,7 +142,7 @@ class NormalisedBatch(msgspec.Struct, kw_only=True):
         batch: every value is valid for its catalogue row, or absent with a reason.
         unknown_metrics: cells dropped, by the name of metrics that are not in this build's catalogue.
         invalid_values: cells made absent, or dropped because their labels do not fit, by metric name.
-        future_rows: rows dropped because their measurement time is in the future.
+        future_rows: rows and events dropped because their time is in the future.
         repeated_rows: rows dropped because an earlier row of the batch has the same subject, reader, lane and instant
             (and metric and labels). The store has room for one, and which is right is unknown. Only the repeated rows
             are dropped, because rejecting the batch would lose valid rows.
@@ -183,7 +183,7 @@ def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns]
         work.latest, work.absences.names, work.absences.extend, work.unknown_metrics, work.invalid_values
     )
     views = keys_of(batch.views)
-    parts = [processes.clean(part, views) for part in batch.parts]
+    parts = [processes.clean(work.drop_future_events(part), views) for part in batch.parts]
     clean = msgspec.structs.replace(batch, samples=samples, dims=dims, parts=parts, absences=work.absences.sets)
     return NormalisedBatch(
         batch=clean,
@@ -202,6 +202,8 @@ def _needs_no_cleaning(batch: WireBatch, latest: int) -> bool:
     if len(batch.machines) != 1 or batch.dims or any(part.processes for part in batch.parts):
         return False
     if not isinstance(batch.views, ViewList) or batch.views.has_doubles:
+        return False
+    if any(event.at > latest for part in batch.parts for event in part.events):
         return False
     reporters: set[tuple[str, str]] = set()
     for block in batch.samples:
@@ -240,7 +242,7 @@ class _AbsenceSets:
 
 
 class _BatchCleaner:
-    """Cleaner of the samples and dimensioned values of one batch."""
+    """Cleaner of the samples, dimensioned values and events of one batch."""
 
     def __init__(self, batch: WireBatch, latest: int) -> None:
         self.absences = _AbsenceSets(batch.absences)
@@ -301,6 +303,14 @@ class _BatchCleaner:
         added: dict[int, list[WireAbsence]] = {}
         values = self._clean_column(metric, block.values, block, self._kinds(block.view), added)
         return msgspec.structs.replace(block, values=values, absence=self._extend_rows(block.absence, added))
+
+    def drop_future_events(self, part: MachinePart) -> MachinePart:
+        """Return the part without events that are dated after the latest instant allowed."""
+        events = [event for event in part.events if event.at <= self.latest]
+        if len(events) == len(part.events):
+            return part
+        self.future_rows += len(part.events) - len(events)
+        return msgspec.structs.replace(part, events=events)
 
     def _drop_future(self, block: _Block) -> _Block:
         """Return the block without rows that are dated after the latest instant allowed."""
