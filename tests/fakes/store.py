@@ -413,7 +413,7 @@ class MemoryStore:
         return tuple(found[: query.limit])
 
     def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
-        found: dict[Holder, list[tuple[int, int]]] = {}
+        found: dict[tuple[Holder, int], int] = {}
         for one, _, report in self._reports:
             for holding in report.holdings if one.batch.cluster == query.cluster else ():
                 holder = holding.holder
@@ -423,12 +423,10 @@ class MemoryStore:
                     owners = tuple(Owner(kind=owner.kind, name=owner.name) for owner in holder.owners)
                     ids = {name: getattr(holder, name) for name in ("id", "array_job", "array_task", "slurm_cluster")}
                     job = Holder(kind=HolderKind.JOB, owners=owners, **ids)
-                    found.setdefault(job, []).append((holding.since, holding.until or one.reported_at))
-        jobs = [
-            StoredJob(holder=job, first=min(first for first, _ in spans), last=max(last for _, last in spans))
-            for job, spans in found.items()
-        ]
-        return tuple(sorted(jobs, key=lambda one: (one.holder.id, one.holder.slurm_cluster)))
+                    run = (job, holding.since)
+                    found[run] = max(holding.until or one.reported_at, found.get(run, 0))
+        runs = [StoredJob(holder=job, first=first, last=last) for (job, first), last in found.items()]
+        return tuple(sorted(runs, key=lambda one: (one.holder.id, one.holder.slurm_cluster, one.first)))
 
     def _texts_of_pods(self) -> set[tuple[str, str, str, str]]:
         """Return (cluster, UID or `namespace/name`, field, text) of every report of a pod by a collector."""

@@ -90,7 +90,7 @@ class SampleStore(Protocol):
         ...
 
     def slurm_jobs(self, query: HoldingQuery) -> tuple[StoredJob, ...]:
-        """Return the jobs of known SLURM clusters with a holding that matches by `cluster`, `ids` and `groups`.
+        """Return the runs of jobs of known SLURM clusters with a holding that matches by `cluster`, `ids` and `groups`.
 
         The other fields of the query are not used.
         """

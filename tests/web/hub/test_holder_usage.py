@@ -226,6 +226,17 @@ async def test_job_of_another_slurm_cluster_changes_no_past_bill(cluster: Cluste
     assert [(one.allocation, one.reason) for one in answer.unresolved] == [("plain", "ambiguous_target")]
 
 
+async def test_reused_job_id_does_not_change_the_past(cluster: Cluster) -> None:
+    assert await cluster.put("plain", "acme", "slurm_job", job_id="123") == 201
+    alpha, beta = (job("123", slurm_cluster=name) for name in ("alpha", "beta"))
+    await cluster.report(-5, {ONE: 9.0}, [cluster.held(ONE, alpha, -20, -10)])
+    await cluster.report(15, {TWO: 1.0}, [cluster.held(TWO, beta, 5, 13)], NODES[1])
+    for holdings in ((), [cluster.held(ONE, alpha, 25)]):
+        await cluster.report(29, {ONE: 8.0}, holdings)
+        answer = await usage(cluster, "allocation", 0, 20)
+        assert (minutes(answer), answer.unresolved) == ({"plain": (8, 8)}, ())
+
+
 async def test_pod_on_the_machine_of_another_tenant_is_contested(cluster: Cluster) -> None:
     await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 0)])
     assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201

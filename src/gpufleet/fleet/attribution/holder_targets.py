@@ -91,7 +91,7 @@ def ambiguous_since(spec: AllocationSpec, jobs: Iterable[StoredJob], start: int,
 
     Args:
         spec: of any kind.
-        jobs: jobs of known SLURM clusters.
+        jobs: runs of jobs of known SLURM clusters.
         start, end: nanoseconds since 1970, `end` excluded.
     """
     if not can_be_ambiguous(spec):

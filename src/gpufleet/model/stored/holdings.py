@@ -24,12 +24,14 @@ class StoredHolding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Job of a known SLURM cluster, from all of its holdings.
+    """Run of a job of a known SLURM cluster: its holdings with one start.
+
+    SLURM starts a job again with its id, and gives an id to another job after a reset of its job ids.
 
     Attributes:
         holder: the job with its ids only: `id`, `array_job`, `array_task`, `owners` and `slurm_cluster`.
-        first: earliest start of a holding, nanoseconds since 1970.
-        last: latest end or report of a holding, nanoseconds since 1970.
+        first: start of its holdings, nanoseconds since 1970.
+        last: latest end or report of its holdings, nanoseconds since 1970.
     """
 
     holder: Holder

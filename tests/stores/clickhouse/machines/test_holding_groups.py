@@ -25,15 +25,16 @@ HOLDERS = (
 )
 
 
-def write(store: ClickHouseStore, cluster: str, holders: Sequence[Holder]) -> None:
+def write(store: ClickHouseStore, cluster: str, holders: Sequence[Holder], seq: int = 1) -> None:
+    at = T0 + (seq - 1) * NANOS
     holdings = tuple(
-        Holding(view=f"gpu/GPU-{number}", holder=holder, since=T0, methods=("slurm",), verdict=HoldingVerdict.AGREED)
+        Holding(view=f"gpu/GPU-{number}", holder=holder, since=at, methods=("slurm",), verdict=HoldingVerdict.AGREED)
         for number, holder in enumerate(holders)
     )
     report = MachineReport(machine=Machine(name="n"), holdings=holdings)
-    batch = Batch(cluster=cluster, sender="s", epoch="0" * 32, seq=1, sent_at=T0, reports=(report,))
-    accepted = AcceptedBatch(received_at=T0 + 1, reported_at=T0 + 1, machine_ids=("m",), batch=to_wire(batch))
-    store.write([accepted], f"{cluster}-1")
+    batch = Batch(cluster=cluster, sender="s", epoch="0" * 32, seq=seq, sent_at=at, reports=(report,))
+    accepted = AcceptedBatch(received_at=at + 1, reported_at=at + 1, machine_ids=("m",), batch=to_wire(batch))
+    store.write([accepted], f"{cluster}-{seq}")
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,12 @@ def test_jobs_of_slurm_clusters_have_ids_and_times(store: ClickHouseStore, clust
     assert found == tuple(StoredJob(holder=one, first=T0, last=T0 + 1) for one in jobs)
     assert [one.holder.owners for one in found] == [(), (), owners]
     assert store.slurm_jobs(msgspec.structs.replace(query, cluster="other")) == ()
+
+
+def test_each_run_of_a_job_has_its_own_times(store: ClickHouseStore, cluster: str) -> None:
+    job = Holder(kind=HolderKind.JOB, id="123", slurm_cluster="alpha")
+    write(store, cluster, [job])
+    write(store, cluster, [job], seq=2)
+    query = HoldingQuery(cluster=cluster, kind=HolderKind.JOB, ids=("123",), groups=("123",), start=0, end=0)
+    starts = (T0, T0 + NANOS)
+    assert store.slurm_jobs(query) == tuple(StoredJob(holder=job, first=at, last=at + 1) for at in starts)

@@ -88,13 +88,13 @@ _JOB = ", ".join(
 )
 
 _JOBS = f"""
-SELECT {_JOB}, toUnixTimestamp64Nano(min(since)), toUnixTimestamp64Nano(max(ifNull(until, reported_at)))
+SELECT {_JOB}, toUnixTimestamp64Nano(since), toUnixTimestamp64Nano(max(ifNull(until, reported_at)))
 FROM holdings
 WHERE cluster = {{cluster:String}} AND holder_kind = '{HolderKind.JOB}' AND holder_slurm_cluster != '' AND {_OF_GROUPS}
-GROUP BY {_JOB}
-ORDER BY {_JOB}
+GROUP BY {_JOB}, since
+ORDER BY {_JOB}, since
 """  # noqa: S608 - names are constants; values are bound as parameters
-"""Jobs from all reports of their holdings. The ids of a job do not change from report to report."""
+"""Runs of jobs from all reports of their holdings. The ids of a job do not change from report to report."""
 
 _OF_HOLDER = "holder_{name} = {{{name}:String}}"
 
@@ -237,7 +237,7 @@ def _fetch_page(handle: Handle, query: HoldingQuery, limit: int) -> tuple[Stored
 
 
 def fetch_slurm_jobs(handle: Handle, query: HoldingQuery) -> tuple[StoredJob, ...]:
-    """Return the jobs of known SLURM clusters; see `ports.SampleStore.slurm_jobs`."""
+    """Return the runs of jobs of known SLURM clusters; see `ports.SampleStore.slurm_jobs`."""
     parameters = {"cluster": query.cluster, "ids": list(query.ids), "groups": list(query.groups)}
     return tuple([_job(row) for row in handle.query(_JOBS, parameters=parameters).result_rows])
 
