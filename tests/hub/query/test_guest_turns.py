@@ -7,7 +7,7 @@ import pytest
 
 from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.usage.residence import UNBOUNDED, Interval
-from gpufleet.hub.query.guest_turns import CHUNK_STEPS, MAX_CHUNKS, MAX_GUESTS, MAX_RUNS, STEP_NS, GuestTurns
+from gpufleet.hub.query.guest_turns import CHUNK_STEPS, MAX_CHUNKS, MAX_QUERIES, MAX_RUNS, STEP_NS, GuestTurns
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.inventory import StoredSlot
@@ -120,7 +120,7 @@ def test_guests_that_do_not_overlap_need_no_series() -> None:
 @pytest.mark.parametrize("width", [STEP_NS, HOUR], ids=["minutes", "hours"])
 def test_return_is_no_clone(width: int) -> None:
     returned = Reports({"a": at(0, 60, 300, 400), "b": at(60, 299)}, width)
-    assert turns(returned) == ({"a": ((0, 60), (299, -1)), "b": ((60, 299),)}, ())
+    assert turns(returned) == ({"a": ((0, 60), (300, -1)), "b": ((60, 300),)}, ())
     cloned = Reports({"a": at(0, 400), "b": at(60, 299)}, width)
     assert turns(cloned) == ({"a": ((0, 60), (299, -1))}, ((60, 299),))
 
@@ -130,14 +130,34 @@ def test_two_live_guests_are_ambiguous_until_one_ends() -> None:
     assert turns(live) == ({"a": ((0, 595),)}, ((595, -1),))
 
 
-def test_many_guests_and_many_changes_are_ambiguous() -> None:
-    many = Reports({f"g{number:02}": at(number, 400) for number in range(MAX_GUESTS + 1)})
-    assert turns(many)[1] == ((1, 400),)
-    assert many.queries == 0
-    flapping = [edge for number in range(MAX_RUNS + 1) for edge in (number * 30, number * 30 + 5)]
-    store = Reports({"a": at(*flapping), "b": at(10, flapping[-1] + 1)})
-    found = turns(store, NOW + 200 * HOUR)
-    assert found[1] == ((10, flapping[-1]),)
+@pytest.mark.parametrize("others", [1, 40])
+def test_past_does_not_depend_on_the_number_of_hosts(others: int) -> None:
+    migrated = {f"g{number:02}": at(130 + number * 10, 140 + number * 10) for number in range(others)}
+    store = Reports({"a": at(0, 60, 90, 130), "b": at(60, 89), **migrated})
+    found, ambiguous = turns(store)
+    assert (found["a"], found["b"], ambiguous) == (((0, 60), (90, 130)), ((60, 90),), ())
+
+
+def test_short_stay_at_another_host_is_no_clone() -> None:
+    store = Reports({"a": at(0, 9, 24, 33), "b": at(12, 21)})
+    assert turns(store) == ({"a": ((0, 12), (24, -1)), "b": ((12, 24),)}, ())
+
+
+def test_many_changes_are_ambiguous_from_the_limit_on() -> None:
+    stays = [(number * 60, number * 60 + 20, number * 60 + 60) for number in range(MAX_RUNS + 2)]
+    here = [edge for start, end, _ in stays for edge in (start, end)]
+    away = [edge for _, start, end in stays for edge in (start, end)]
+    found, ambiguous = turns(Reports({"a": at(*here), "b": at(*away)}), NOW + 300 * HOUR)
+    assert [found[id_][:2] for id_ in "ab"] == [((0, 20), (60, 80)), ((20, 60), (80, 120))]
+    assert ambiguous == ((stays[MAX_RUNS - 1][1], here[-1]),)
+
+
+def test_guests_beyond_the_limit_of_queries_are_ambiguous() -> None:
+    years = 3 * 365 * 24 * 60
+    many = {f"g{number:02}": at(number * 1000, number * 1000 + 500, years, years + 1) for number in range(30)}
+    store = Reports(many, HOUR)
+    turns(store, START + (years + 100) * STEP_NS)
+    assert 0 < store.queries <= MAX_QUERIES
 
 
 def test_queries_of_a_long_overlap_are_bounded() -> None:

@@ -21,19 +21,23 @@ from gpufleet.ports.store import HistoryStore
 STEP_NS = 60 * NANOS
 """Precision of the reports of a guest that overlap those of another one."""
 
+_HOUR_NS = 3600 * NANOS
+"""Coarsest precision of reports. Queries begin at a full hour, an hour at least before the first overlap of guests, and
+end an hour after the last one: whether a guest was reported without a pause does not depend on the other guests."""
+
 CHUNK_STEPS = 10_000
 """Steps per query of the store."""
 
 MAX_CHUNKS = 160
 """Maximum number of queries per guest: about 1100 days. Earlier overlaps are ambiguous as a whole."""
 
-MAX_GUESTS = 16
-"""Maximum number of guests with one UUID whose reports are compared. The overlaps of more guests are ambiguous."""
+MAX_QUERIES = 16 * MAX_CHUNKS
+"""Maximum number of queries per allocation. The overlaps of guests that were first reported later are ambiguous."""
 
 MAX_RUNS = 200
-"""Maximum number of intervals of a guest. Overlaps with more intervals are ambiguous as a whole."""
+"""Maximum number of intervals of a guest. Its overlaps from the last of them on are ambiguous as a whole."""
 
-_WIDTHS = {Resolution.RAW: STEP_NS, Resolution.MINUTE: STEP_NS, Resolution.HOUR: 3600 * NANOS}
+_WIDTHS = {Resolution.RAW: STEP_NS, Resolution.MINUTE: STEP_NS, Resolution.HOUR: _HOUR_NS}
 
 AMBIGUOUS = "several virtual machines with this UUID were reported at once: that time has no values"
 """Detail of answers with ambiguous time."""
@@ -51,7 +55,7 @@ class GuestTurns:
         """Return the succession of guests for an allocation.
 
         The first and the last report of each guest decide. Only where these overlap, the store is queried for the
-        reports between them.
+        reports between them. Limits leave out what is newest, so that a later host does not change the past.
 
         Args:
             allocation: of a virtual machine.
@@ -65,16 +69,18 @@ class GuestTurns:
         overlap = _overlap(list(bounds.values()))
         if overlap is None:
             return succession({id_: [interval] for id_, interval in bounds.items()})
-        start, end = overlap[0] - overlap[0] % STEP_NS, min(overlap[1], now)
+        start, end = _full_hour(overlap[0] - _HOUR_NS), min(overlap[1] + _HOUR_NS, now)
         start = max(start, end - MAX_CHUNKS * CHUNK_STEPS * STEP_NS)
         reported: dict[str, Sequence[Interval]] = {}
-        widest = STEP_NS
-        for one in found:
+        widest, queries = STEP_NS, 0
+        for one in sorted(found, key=lambda one: (bounds[one.machine.id], one.machine.id)):
             own = bounds[one.machine.id]
+            chunks = _chunks(max(start, _full_hour(own[0])), min(end, own[1]))
+            queries += len(chunks)
             spans: Sequence[Interval] = (own,)
             width = STEP_NS
-            if len(found) <= MAX_GUESTS:
-                spans, width = self._spans(one, own, start, end)
+            if chunks and queries <= MAX_QUERIES:
+                spans, width = self._spans(one, own, chunks)
             widest = max(widest, width)
             reported[one.machine.id] = spans
         return succession(reported, MAX_CLOCK_SKEW_NS + widest)
@@ -87,16 +93,15 @@ class GuestTurns:
             first[slot.machine] = min(first[slot.machine], slot.first)
         return {one.machine.id: (first[one.machine.id], UNBOUNDED if one.is_live else one.last + 1) for one in found}
 
-    def _spans(self, one: ReportedGuest, own: Interval, start: int, end: int) -> tuple[Sequence[Interval], int]:
-        """Return the intervals of a guest's reports, and the precision with which those within an interval are known.
+    def _spans(self, one: ReportedGuest, own: Interval, chunks: Sequence[Interval]) -> tuple[Sequence[Interval], int]:
+        """Return the intervals of a guest's reports, and the precision with which those within the chunks are known.
 
-        Before and after that interval, no other guest was reported.
+        Before and after the chunks, no other guest was reported.
         """
-        spans, widest = [(own[0], min(own[1], start)), (max(own[0], end), own[1])], STEP_NS
+        spans, widest = [(own[0], min(own[1], chunks[0][0])), (max(own[0], chunks[-1][1]), own[1])], STEP_NS
         if one.is_live:
             spans.append((one.last, UNBOUNDED))
-        for chunk in range(start, end, CHUNK_STEPS * STEP_NS):
-            until = min(chunk + CHUNK_STEPS * STEP_NS, end)
+        for chunk, until in chunks:
             stored = self._store.series(one.machine.cluster, one.machine.id, ["guest_state"], chunk, until, STEP_NS)
             width = _WIDTHS[stored.resolution]
             widest = max(widest, width)
@@ -104,7 +109,19 @@ class GuestTurns:
                 if state != REMOVED:
                     spans.append((max(own[0], at), min(own[1], at + width)))
         runs = joined_runs(spans)
-        return (runs if len(runs) <= MAX_RUNS else (own,)), widest
+        if len(runs) > MAX_RUNS:
+            runs = (*runs[: MAX_RUNS - 1], (runs[MAX_RUNS - 1][0], runs[-1][1]))
+        return runs, widest
+
+
+def _full_hour(at: int) -> int:
+    return at - at % _HOUR_NS
+
+
+def _chunks(start: int, end: int) -> list[Interval]:
+    """Return an interval in parts of `CHUNK_STEPS` steps at most."""
+    width = CHUNK_STEPS * STEP_NS
+    return [(at, min(at + width, end)) for at in range(start, end, width)]
 
 
 def _overlap(bounds: Sequence[Interval]) -> Interval | None:
