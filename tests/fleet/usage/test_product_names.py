@@ -51,3 +51,14 @@ def test_guest_names_a_gpu_only_if_no_host_does() -> None:
     inside = text(4, "cheap", machine="vm")
     assert names_of([inside], {"vm"}) == ((4, "cheap"),)
     assert names_of([text(1, "A", "dcgm"), inside], {"vm"}) == ((1, "A"),)
+
+
+def test_first_guest_names_a_gpu_that_several_report() -> None:
+    texts = [text(1, "A", machine="vm"), text(3, "C", "x", machine="vm-2"), text(5, "B", machine="vm")]
+    assert names_of(texts, {"vm", "vm-2"}) == ((1, "A"), (5, "B"))
+
+
+def test_guest_names_a_gpu_only_while_it_has_it() -> None:
+    texts = [text(1, "A", machine="vm"), text(3, "C", machine="vm-2"), text(7, "B", machine="vm")]
+    stays = {("vm", "gpu/GPU-1"): ((0, 4),), ("vm-2", "gpu/GPU-1"): ((4, 9),)}
+    assert names_of(texts, {"vm", "vm-2"}, stays) == ((1, "A"), (4, "C"))

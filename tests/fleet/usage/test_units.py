@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import msgspec
+import pytest
 
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnits, UnitPart, ratio_changes
 from gpufleet.model.catalogue import Lane
@@ -67,6 +68,27 @@ def test_guest_cannot_claim_the_gpu_of_another_machine() -> None:
     assert own == seen.whole("host")[0]
     assert seen.whole("two") == [claimed]  # two guests of one host, which does not report it
     assert claimed not in seen.whole("other")
+
+
+@pytest.mark.parametrize("names", [("guest", "host"), ("a-host", "guest")])
+def test_guest_does_not_describe_the_gpu_of_a_host(names: tuple[str, str]) -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=f"gpu/{A}")
+    of_guest = msgspec.structs.replace(mig, side=Side.GUEST)
+    samples = {
+        Side.HOST: [stored(gpu(A), gpu_mig_devices_max=7), stored(mig, mig_gpu_slices=3)],
+        Side.GUEST: [
+            stored(gpu(A, None, Side.GUEST), gpu_name="B300", gpu_mig_devices_max=7),
+            stored(of_guest, mig_gpu_slices=7),
+        ],
+    }
+    sides = {name: Side.GUEST if name == "guest" else Side.HOST for name in names}
+    host = next(name for name, side in sides.items() if side is Side.HOST)
+    seen = PhysicalUnits("c", {name: samples[side] for name, side in sides.items()}, guests={host: ["guest"]})
+    (unit,) = seen.by_id.values()
+    assert unit.model is None
+    assert unit.claims == {("guest", f"gpu/{A}")}
+    part = unit.parts["MIG-1"]
+    assert (part.ratio, len(part.views), [one.machine for one in part.reported]) == (3 / 7, 2, [host])
 
 
 def unread(*addresses: str) -> list[StoredSample]:
@@ -175,6 +197,8 @@ def test_list_index_counts_only_without_named_gpus() -> None:
 
 def test_vgpu_is_one_unit_from_both_sides() -> None:
     instance = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=A.removeprefix("GPU-"), parent=f"gpu/{B}")
-    seen = units({"host": [stored(gpu(B)), stored(instance)], "guest": [stored(gpu(A, None, Side.GUEST))]})
+    inside = stored(gpu(A, None, Side.GUEST), gpu_name="A40-8Q")
+    seen = units({"host": [stored(gpu(B)), stored(instance)], "guest": [inside]})
     assert seen.at([("host", instance.key)]) == seen.whole("guest")
+    assert seen.by_id[seen.whole("guest")[0][0]].model == "A40-8Q"
     assert len(seen.whole("host")) == 1

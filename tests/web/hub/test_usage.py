@@ -379,6 +379,27 @@ async def test_guest_with_the_uuid_of_a_foreign_gpu_changes_no_bill(site: Site) 
     assert [row for row in answer.rows if row.group[UsageDimension.TENANT] == "t"] == list(before.rows)
 
 
+async def test_guest_does_not_name_the_gpu_of_its_host(site: Site) -> None:
+    """The host reports no name. Its guest reports the GPU as one with a price."""
+    at = to_ns(dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC))
+    host = make_batch(1, at, samples=(gpu_sample(gpu_view(0), at, gpu_power_watts=1.0),))
+    await site.post(encode(host))
+    await site.request("/v1/allocations/a", "PUT", spec("node-a", tenant="t"))
+    before = await usage(site, f"group_by=tenant,model&{DAY}")
+    assert before.total.cost is None
+    vm = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+    claim = {**spec(""), "kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": vm}, "tenant": "u"}
+    await site.request("/v1/allocations/vm", "PUT", claim)
+    sample = gpu_sample(gpu_view(0, side=Side.GUEST), at + 1, gpu_power_watts=1.0, gpu_name="H200")
+    guest = MachineReport(
+        machine=Machine(name="vm", kind=MachineKind.GUEST, system_uuid=vm, hypervisor="node-a"),
+        samples=(msgspec.structs.replace(sample, provenance=Provenance.SLICE_GUEST),),
+    )
+    await site.post(encode(msgspec.structs.replace(host, seq=2, reports=(*host.reports, guest))))
+    answer = await usage(site, f"group_by=tenant,model&{DAY}")
+    assert [row for row in answer.rows if row.group[UsageDimension.TENANT] == "t"] == list(before.rows)
+
+
 def known_throughout(intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
     """Return that every device was used all the time."""
     return [DeviceUsage(used_seconds=(one.end - one.start) / 1e9) for one in intervals]

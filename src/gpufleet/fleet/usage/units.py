@@ -2,7 +2,8 @@
 
 - Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
 - A guest can report any UUID. Its view is the GPU of another machine only if its host or another guest of its host
-  reported the UUID.
+  reported the UUID. If a host reported the GPU, the view is a claim: it does not name the GPU, nor give the share of a
+  MIG device that the host reported.
 - A GPU that its host passed through to a guest is identified by the UUID that the host read before.
 - A view known only by its list position counts only if its machine shows no identified view, or as one that left.
 - A MIG device is a part of its GPU, also after it was removed. A later one at its place has its UUID, and can have
@@ -84,6 +85,7 @@ class PhysicalUnit(msgspec.Struct):
         cluster: its cluster.
         id: unique in the cluster.
         views: its views on all sides.
+        claims: those of guests, if a host reported the GPU, too.
         model: as the driver names it now, or None.
         parts: its MIG devices, by UUID or key.
         placements: instance types and regions of its machines, in order of time.
@@ -97,6 +99,7 @@ class PhysicalUnit(msgspec.Struct):
     parts: dict[str, UnitPart]
     placements: tuple[UnitPlacement, ...] = ()
     models: tuple[tuple[int, str | None], ...] = ()
+    claims: frozenset[Place] = frozenset()
 
     def model_at(self, at: int) -> str | None:
         """Return the name at an instant, nanoseconds since 1970. Before the first report, it is that of the first."""
@@ -149,8 +152,15 @@ class PhysicalUnits:
         self.by_id: dict[str, PhysicalUnit] = {}
         for place, view in views.items():
             if view.kind is not ViewKind.MIG:
-                self._add(place, stored[place[0]])
-        for place, view in views.items():
+                self._add(place)
+        for unit in self.by_id.values():
+            claims = frozenset(place for place in unit.views if views[place].side is Side.GUEST)
+            if any(views[place].kind is ViewKind.GPU for place in unit.views if place not in claims):
+                unit.claims = claims
+            named_by = (place for place in unit.views if place not in unit.claims)
+            names = (_text(stored[machine], key, "gpu_name") for machine, key in named_by)
+            unit.model = next((name for name in names if name), None)
+        for place, view in sorted(views.items(), key=lambda item: item[1].side is Side.GUEST):
             if view.kind is ViewKind.MIG:
                 self._add_part(place, view, stored[place[0]])
         self._paired: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
@@ -198,11 +208,10 @@ class PhysicalUnits:
         if len(seen) == len(unread) == 1:
             self._of[given[0]] = (seen[0], WHOLE)
 
-    def _add(self, place: Place, samples: Sequence[StoredSample]) -> None:
+    def _add(self, place: Place) -> None:
         id_ = self._root(_key(place))
         unit = self.by_id.setdefault(id_, PhysicalUnit(self._cluster, id_, (), None, {}))
         unit.views = (*unit.views, place)
-        unit.model = unit.model or _text(samples, place[1], "gpu_name")
         self._of[place] = (id_, WHOLE)
 
     def _add_part(self, place: Place, view: View, samples: Sequence[StoredSample]) -> None:
@@ -212,10 +221,13 @@ class PhysicalUnits:
         name = view.uuid or _key(place)
         own, of_instance, most = (_number(samples, key, metric) for key, metric in size_keys(place[1], view.parent))
         part = unit.parts.setdefault(name, UnitPart(None, ()))
-        part.ratio = mig_ratio(own, of_instance, most) or part.ratio
-        part.most = most or part.most
+        of_hosts = [machine for machine, _ in part.views if (machine, view.parent) not in unit.claims]
+        is_claim = (place[0], view.parent) in unit.claims and bool(of_hosts)
         part.views = (*part.views, place)
-        if view.parent is not None:
+        if not is_claim:
+            part.ratio = mig_ratio(own, of_instance, most) or part.ratio
+            part.most = most or part.most
+        if not is_claim and view.parent is not None:
             newest = max(_of_view(samples, place[1]), key=lambda one: one.sample.measured_at)
             part.reported = (*part.reported, MigView(*place, view.parent, newest.sample.provenance))
         self._of[place] = (id_, name)

@@ -108,7 +108,7 @@ class HolderUsageCalculator:
                 by_id = {one.id: one for one in records}
                 place_units(found.units.by_id.values(), by_id, self._store, self._joins, found.stays)
             if prices or UsageDimension.MODEL in by:
-                name_units(found.units.by_id.values(), records, self._store, name)
+                name_units(found.units.by_id.values(), records, self._store, name, found.stays)
             presence += found.presence
             for place, own in by_place(held).items():
                 id_, part = found.units.held_at(place)

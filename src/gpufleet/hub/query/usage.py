@@ -261,7 +261,7 @@ class UsageCalculator:
         if places_units:
             place_units(units.by_id.values(), machines, self._store, self._joins, stays)
         if names_units:
-            name_units(units.by_id.values(), machines.values(), self._store, cluster)
+            name_units(units.by_id.values(), machines.values(), self._store, cluster, stays)
         placed = {}
         for one in mine:
             if one.spec.kind in WORKLOAD_KINDS:

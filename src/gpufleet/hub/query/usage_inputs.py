@@ -146,18 +146,22 @@ def place_units(
 
 
 def name_units(
-    units: Iterable[PhysicalUnit], machines: Iterable[MachineRecord], store: HistoryStore, cluster: str
+    units: Iterable[PhysicalUnit],
+    machines: Iterable[MachineRecord],
+    store: HistoryStore,
+    cluster: str,
+    stays: Mapping[Place, Sequence[Interval]],
 ) -> None:
-    """Set the names that units of a cluster had over time, given their machines."""
+    """Set the names that units of a cluster had over time, given their machines, and their stays as for `names_of`."""
     guests = {one.id for one in machines if one.machine.kind is MachineKind.GUEST}
-    by_place = {place: unit for unit in units for place in unit.views}
+    by_place = {place: unit for unit in units for place in unit.views if place not in unit.claims}
     reporters = sorted({machine for machine, _ in by_place})
     texts: dict[str, list[StoredText]] = defaultdict(list)
     for one in store.texts_of_machines(cluster, reporters, "gpu_name") if reporters else ():
         if (one.machine, one.view) in by_place:
             texts[by_place[one.machine, one.view].id].append(one)
     for unit in by_place.values():
-        unit.models = names_of(texts[unit.id], guests)
+        unit.models = names_of(texts[unit.id], guests, stays)
 
 
 def complete_ratios(
@@ -180,7 +184,7 @@ def complete_ratios(
     for id_, name in set(held):
         parts = units[id_].parts
         for part in parts.values() if name == WHOLE else [parts[name]]:
-            by_view |= dict.fromkeys(part.views, part)
+            by_view |= {(view.machine, view.key): part for view in part.reported}
             if part.ratio is None:
                 for view in part.reported:
                     lacking[view.machine, view.provenance].append((part, view))
