@@ -3,11 +3,12 @@
 import datetime as dt
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.usage.segments import HeldPart, UnitHolding, cut_segments
-from gpufleet.fleet.usage.units import WHOLE
+from gpufleet.fleet.usage.segments import HeldPart, UnitHolding, cut_segments, device_intervals
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 
 T0 = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
@@ -51,6 +52,43 @@ def test_segments_have_the_parts_held_at_each_instant(held: list[UnitHolding], c
             if parts:
                 expected.append((start, end, parts))
         assert [(one.start, one.end, one.parts) for one in found if one.unit == unit] == expected
+
+
+VMS = [f"{number}" * 8 + "-0000-4000-8000-000000000000" for number in (1, 2)]
+
+
+def of_vm(id_: str, vm: str, tenant: str | None) -> Allocation:
+    spec = AllocationSpec(kind=AllocationKind.GPU_SLICE, target=Target(cluster="c", vm_uuid=vm), tenant=tenant)
+    return Allocation(id=id_, generation=1, spec=spec, created_at=T0)
+
+
+POD = HeldPart(WHOLE, ("pod", "p"))
+
+
+@pytest.mark.parametrize(
+    ("other", "part", "contested"),
+    [
+        (allocation("o", "t1"), HeldPart(WHOLE), True),
+        (allocation("o", "t1"), HeldPart("MIG-1"), True),
+        (of_vm("o", VMS[1], "t1"), HeldPart(WHOLE), True),
+        (of_vm("o", VMS[0].upper(), "t1"), HeldPart(WHOLE), False),  # the same virtual machine
+        (allocation("o", None), HeldPart(WHOLE), False),
+        (allocation("o", "t1"), POD, False),
+    ],
+)
+def test_virtual_machine_without_tenant_contests_a_part(other: Allocation, part: HeldPart, contested: bool) -> None:
+    held = [UnitHolding(UNITS[0], HeldPart(WHOLE), "vm", 0, 9), UnitHolding(UNITS[0], part, "o", 0, 9)]
+    (segment,) = cut_segments(held, {"vm": of_vm("vm", VMS[0], None), "o": other})
+    assert segment.contested == contested
+
+
+def test_claim_of_a_guest_counts_only_while_its_machine_is_held() -> None:
+    host, guest = ("host", "gpu/A"), ("guest", "gpu/A")
+    unit = PhysicalUnit("c", "u0", (guest, host), None, {}, claims=frozenset({guest}))
+    held = [UnitHolding(UNITS[0], HeldPart(WHOLE), "a", 0, 9), UnitHolding(UNITS[0], HeldPart(WHOLE), "vm", 5, 9)]
+    segments = cut_segments(held, {**ALLOCATIONS, "vm": of_vm("vm", VMS[0], "t1")})
+    views = [interval.views for one in segments for _, interval in device_intervals(one, unit)]
+    assert views == [(host,), (guest, host)]
 
 
 class CountedInstant(int):

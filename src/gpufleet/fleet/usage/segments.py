@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
-from gpufleet.model.allocation import Allocation
+from gpufleet.model.allocation import VM_KINDS, Allocation
 from gpufleet.model.api.usage import DeviceInterval
+from gpufleet.model.view import normalise_uuid
 
 UnitKey = tuple[str, str]
 """Cluster, and id of the unit."""
@@ -70,10 +71,12 @@ class Segment(UnitInterval, frozen=True):
     Attributes:
         parts: allocation to the parts that it held.
         contested: several tenants held the same part, or may have held it: its activity is shown to none of them.
+        in_vm: a virtual machine held the unit, or a part of it.
     """
 
     parts: Mapping[str, frozenset[HeldPart]]
     contested: bool
+    in_vm: bool = False
 
 
 def cut_segments(
@@ -126,7 +129,9 @@ def _unit_segments(
         if parts:
             held = {id_: frozenset(of_allocation) for id_, of_allocation in parts.items()}
             contested = _contested(held, allocations) or _may_be_contested(held, uncounted, allocations)
-            yield Segment(unit, start, end, held, contested)
+            contested = contested or _is_claimed(held, allocations)
+            in_vm = any(allocations[id_].spec.kind in VM_KINDS for id_ in held)
+            yield Segment(unit, start, end, held, contested, in_vm)
 
 
 def _contested(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[str, Allocation]) -> bool:
@@ -146,6 +151,27 @@ def _contested(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[st
         any(len(own) > 1 for by_holder in tenants.values() for own in by_holder.values())
         or any(None in by_holder and len(of_part[name]) > 1 for name, by_holder in tenants.items())
         or (WHOLE in tenants and len(tenants) > 1 and len(every) > 1)
+    )
+
+
+def _is_claimed(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[str, Allocation]) -> bool:
+    """Return whether a virtual machine without tenant has a part that a tenant has by another target.
+
+    A part held by a pod or job is not claimed, as in `_may_be_contested`.
+    """
+    whole = [
+        (spec.tenant, normalise_uuid(spec.target.vm_uuid or "") if spec.kind in VM_KINDS else None, part.name)
+        for id_, held in parts.items()
+        for spec in [allocations[id_].spec]
+        for part in held
+        if part.holder is None
+    ]
+    return any(
+        vm != other and (name == other_name or WHOLE in (name, other_name))
+        for unowned, vm, name in whole
+        if unowned is None and vm is not None
+        for tenant, other, other_name in whole
+        if tenant is not None
     )
 
 
@@ -182,16 +208,24 @@ def unit_changes(unit: PhysicalUnit | None) -> list[int]:
 def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
     """Return (part, interval) for each device whose usage is needed to describe a segment.
 
-    The usage of a whole GPU in MIG mode is that of its parts if the GPU reports none itself.
+    The usage of a whole GPU in MIG mode is that of its parts if the GPU reports none itself. Guests that claim a GPU of
+    a host do not count while no virtual machine has it.
     """
     held = {part.name for own in segment.parts.values() for part in own}
-    return part_intervals(unit, held, segment.start, segment.end)
+    guests = frozenset() if segment.in_vm else frozenset(machine for machine, _ in unit.claims)
+    return part_intervals(unit, held, segment.start, segment.end, guests)
 
 
-def part_intervals(unit: PhysicalUnit, held: Collection[str], start: int, end: int) -> list[tuple[str, DeviceInterval]]:
-    """Return (part, interval) for each device whose usage is needed to describe these parts of a unit."""
+def part_intervals(
+    unit: PhysicalUnit, held: Collection[str], start: int, end: int, without: Collection[str] = ()
+) -> list[tuple[str, DeviceInterval]]:
+    """Return (part, interval) for each device whose usage is needed to describe these parts of a unit.
+
+    The views of the machines `without` are left out.
+    """
     wanted = [WHOLE, *unit.parts] if WHOLE in held else [*held]
-    places = {WHOLE: unit.views, **{name: part.views for name, part in unit.parts.items()}}
+    views = {WHOLE: unit.views, **{name: part.views for name, part in unit.parts.items()}}
+    places = {name: tuple(one for one in own if one[0] not in without) for name, own in views.items()}
     return [
         (name, DeviceInterval(cluster=unit.cluster, views=places[name], start=start, end=end))
         for name in wanted
