@@ -212,6 +212,20 @@ async def test_xid_of_before_the_allocation_is_not_in_its_series(cluster: Cluste
         assert [one["value"] for one in series["points"] if one["value"] is not None] == expected
 
 
+@pytest.mark.parametrize(("occurred", "shown"), [(-80, False), (-60, False), (-40, True), (-20, True), (20, True)])
+async def test_xid_of_a_long_holding_is_shown(cluster: Cluster, occurred: int, shown: bool) -> None:
+    """The pod has the GPU since minute -70, and another pod had it together with this one until minute -50."""
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": FIRST}, "valid_from": cluster.time(-90)}
+    await cluster.site.request("/v1/allocations/a", "PUT", spec)
+    xid = {"gpu_last_xid": 79, "gpu_last_xid_timestamp_seconds": cluster.at(occurred) / NANOS}
+    xid |= {"gpu_xid_watched_since_timestamp_seconds": cluster.at(occurred) / NANOS, "gpu_xid_events_total": 1}
+    held = [cluster.held(ONE, pod(FIRST), -70), cluster.held(ONE, pod(SECOND), -75, -50)]
+    await cluster.report(30, {ONE: 1.0}, held, values=xid)
+    readings = (await cluster.metrics("a"))["devices"][0]["readings"]
+    names = ("gpu_last_xid", "gpu_xid_events_total")
+    assert [readings[name].get("value") for name in names] == ([79, 1] if shown else [None, None])
+
+
 @pytest.mark.parametrize("kind", ["pod", "bare metal"])
 @pytest.mark.parametrize(("codes", "shown"), [([31, 31], None), ([31, 79], 79), ([None, 31], 31)])
 async def test_imported_xid_is_shown_once_it_has_changed(

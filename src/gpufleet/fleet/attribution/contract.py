@@ -278,7 +278,10 @@ def _no_gpu(failed: ReaderStatus | None) -> Absent:
 
 
 def clip_to_allocation(
-    stored: StoredSample, begin: dt.datetime | None, own_xids: Mapping[str, int] = {}
+    stored: StoredSample,
+    begin: dt.datetime | None,
+    own_xids: Mapping[str, int] = {},
+    xids_begin: dt.datetime | None = None,
 ) -> StoredSample:
     """Remove values measured before the allocation began: they belong to another tenant.
 
@@ -291,12 +294,13 @@ def clip_to_allocation(
         stored: of any view and reader.
         begin: when the allocation began; None if that is not known.
         own_xids: view key to its newest XID without time, as far as that is known to have occurred since `begin`.
+        xids_begin: instant from which on XIDs are of the allocation, if that is known to be before `begin`.
     """
     sample = stored.sample
     if begin is None:
         return stored
     if sample.measured_at >= to_ns(begin):
-        return _without_earlier_xids(stored, begin, own_xids)
+        return _without_earlier_xids(stored, xids_begin or begin, own_xids)
     if sample.lane is Lane.STATIC and sample.reader != PROBE_READER:
         return _without_earlier_xids(_with_details(stored, lambda _: False), begin, {})
     values = {

@@ -62,6 +62,7 @@ def answer(
     stale_after_seconds: float,
     any_holder: bool,
     own_xids: Mapping[str, Mapping[str, int]] = {},
+    xids_since: Mapping[tuple[str, str], int] = {},
     is_ambiguous: bool = False,
 ) -> AllocationAnswer:
     """Answer for the allocation of a pod or job.
@@ -75,6 +76,7 @@ def answer(
         stale_after_seconds: age of the last report beyond which a machine has no current values.
         any_holder: whether any machine of the cluster reports a holder.
         own_xids: machine id to XIDs since the newest of its holdings began, as in `contract.clip_to_allocation`.
+        xids_since: machine and view key to the time since which XIDs are of the holding, if `held` begins later.
         is_ambiguous: whether several SLURM clusters have jobs of the target's id; `held` then has no present device.
     """
     inactive = contract.inactive_reason(allocation, now)
@@ -94,7 +96,9 @@ def answer(
         by_machine.setdefault(one.machine, []).append(one)
     records = {one.machine.id: one for one in machines}
     answers = {
-        id_: _machine_answer(intervals, present, records[id_], now, stale_after_seconds, own_xids.get(id_, {}))
+        id_: _machine_answer(
+            intervals, present, records[id_], now, stale_after_seconds, own_xids.get(id_, {}), xids_since
+        )
         for id_, intervals in sorted(by_machine.items())
         if id_ in records
     }
@@ -178,6 +182,7 @@ def _machine_answer(
     now: int,
     stale_after_seconds: float,
     own_xids: Mapping[str, int],
+    xids_since: Mapping[tuple[str, str], int],
 ) -> _MachineAnswer:
     """Return the devices of one machine."""
     machine = found.machine
@@ -191,13 +196,13 @@ def _machine_answer(
             holdings.setdefault(stored.holding.view, []).append(stored.holding)
     chosen: list[AnswerDevice] = []
     of_device: dict[str, Sequence[StoredSample]] = {}
-    for start in sorted({one.start for one in held}):
-        begin = _begin(start)
-        own = [contract.clip_to_allocation(one, begin, own_xids) for one in samples]
+    begins = {id(one): (one.start, xids_since.get((one.machine, one.view), one.start)) for one in held}
+    for begin in sorted(set(begins.values())):
+        own = [contract.clip_to_allocation(one, _begin(begin[0]), own_xids, _begin(begin[1])) for one in samples]
         clipped = [contract.without_foreign_details(one) for one in own]
         every = devices(machine.cluster, machine.id, clipped, freshness)
         for one in held:
-            if one.start == start:
+            if begins[id(one)] == begin:
                 device = _device(one, machine, every, views)
                 device = msgspec.structs.replace(device, holding=_holding(holdings.get(one.view, ())))
                 of_device[device.id] = [stored for stored in clipped if _is_of(stored, device)]

@@ -1,21 +1,27 @@
 """Queries for allocations of pods and jobs. Blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpufleet.fleet.attribution import contract, workloads
 from gpufleet.fleet.attribution.bindings import validity
+from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holder_targets import names_holder
+from gpufleet.fleet.attribution.holding_intervals import HeldInterval
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.hub.query import history
 from gpufleet.hub.query.series_sources import fetch_host_parts
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord, SeriesAnswer
-from gpufleet.model.catalogue.events import XID_LAST
+from gpufleet.model.catalogue.events import XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import HistoryStore, Store
+
+_PRECISION_NS = 2_000
+"""Precision of times of XIDs: they are seconds in floating point, and are compared with microseconds."""
 
 
 class WorkloadQueries:
@@ -31,7 +37,7 @@ class WorkloadQueries:
         """Return the current metrics of a pod or job.
 
         Only holdings of the last `HOLDING_TTL_NS` are read, and older values are not shown. If there are none, the
-        reason has the end of the newest past holding.
+        reason has the end of the newest past holding. Earlier holdings are read if a device has an XID from then.
 
         Raises:
             TooManyHoldingsError: if there are too many holdings.
@@ -53,10 +59,40 @@ class WorkloadQueries:
                 one.machine.id: own_xids(self._store, one.machine, one.stored, latest_start[one.machine.id])
                 for one in machines
             },
+            xids_since=self._xids_since(allocation, held, machines, now),
             stale_after_seconds=self._stale_after,
             any_holder=bool(stored) or self._lookup.has_holders(cluster),
             is_ambiguous=found.is_ambiguous,
         )
+
+    def _xids_since(
+        self, allocation: Allocation, held: Iterable[HeldInterval], machines: Iterable[MachineSamples], now: int
+    ) -> dict[tuple[str, str], int]:
+        """Return machine and view key to the time since which XIDs are of the holding, if one can be of before `held`.
+
+        Args:
+            allocation: the allocation.
+            held: its present devices; they may begin later than the holdings.
+            machines: the machines that have the devices.
+            now: nanoseconds since 1970 by the hub's clock.
+        """
+        earlier = {(one.machine, one.view): (one.since, one.start) for one in held if one.since < one.start}
+        times = [
+            max(span[0], int(at * NANOS) - _PRECISION_NS)
+            for machine in machines
+            for one in machine.stored
+            if one.sample.view is not None
+            and (span := earlier.get((machine.machine.id, one.sample.view.key))) is not None
+            for xid, time in ((XID_LAST, XID_LAST_AT), (XID_ALL, XID_SINCE))
+            if isinstance(code := one.sample.values.get(xid), int)
+            and code
+            and isinstance(at := one.sample.values.get(time), int | float)
+            and span[0] <= at * NANOS < span[1]
+        ]
+        if not times:
+            return {}
+        found = self._lookup.holdings(allocation, min(times), now + 1).intervals
+        return {(one.machine, one.view): one.start for one in found if one.start <= now < one.end}
 
     def series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
         """Return the series of each device, within the time in which the pod or job had it.
