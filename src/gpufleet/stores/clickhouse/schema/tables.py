@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 DEDUPLICATION_WINDOW = 10_000
 """Insert tokens kept per table: at one write per second, longer than a crash and its replay take."""
 
-MERGE_SETTINGS = {"min_parts_to_merge_at_once": 16, "merge_selector_base": 32}
+MERGE_SETTINGS = {"min_parts_to_merge_at_once": 8, "merge_selector_base": 10}
 """Settings of tables that get a part from nearly every flush: the minimum number of parts per merge, and how many times
 as large as its largest part a merged part must be.
 

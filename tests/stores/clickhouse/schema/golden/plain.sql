@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS samples (
 ) ENGINE = ReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (subject, measured_at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS latest (
     `cluster` LowCardinality(String) CODEC(LZ4),
@@ -75,7 +75,7 @@ CREATE TABLE IF NOT EXISTS latest (
     `float_values` Array(Float64) CODEC(LZ4)
 ) ENGINE = ReplacingMergeTree(known_at)
 ORDER BY (cluster, machine, view, reader, lane)
-SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS latest_position (
     `name` String CODEC(ZSTD(1)),
@@ -100,7 +100,7 @@ CREATE TABLE IF NOT EXISTS dim_samples (
 ) ENGINE = ReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (subject, measured_at, metric, labels)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS subjects (
     `number` UInt32 CODEC(ZSTD(1)),
@@ -171,7 +171,7 @@ CREATE TABLE IF NOT EXISTS reader_status (
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
 ) ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (cluster, machine, reader, lane)
-SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS events (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -240,7 +240,7 @@ CREATE TABLE IF NOT EXISTS holdings (
     INDEX `holder_owner_names` `holder_owner_names` TYPE bloom_filter(0.01) GRANULARITY 1
 ) ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (cluster, machine, view, holder_kind, holder_id, container, since)
-SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS holder_states (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -258,7 +258,7 @@ CREATE TABLE IF NOT EXISTS holder_states (
     `unresolved_examples` Array(Array(String)) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (cluster, machine, sender, epoch)
-SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS inventory (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -299,7 +299,7 @@ CREATE TABLE IF NOT EXISTS processes (
 ) ENGINE = ReplacingMergeTree()
 PARTITION BY toDate(measured_at)
 ORDER BY (cluster, machine, view, reader, measured_at)
-SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 67108864, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS declared (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -333,7 +333,7 @@ CREATE TABLE IF NOT EXISTS cluster_objects (
     INDEX `queue` `queue` TYPE bloom_filter(0.01) GRANULARITY 1
 ) ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (cluster, kind, uid, sender, is_end)
-SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS collectors (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
@@ -346,7 +346,7 @@ CREATE TABLE IF NOT EXISTS collectors (
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
 ) ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (cluster, sender)
-SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 16, merge_selector_base = 32, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS finding_transitions (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
