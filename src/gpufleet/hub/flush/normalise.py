@@ -199,11 +199,12 @@ def _needs_no_cleaning(batch: WireBatch, latest: int) -> bool:
 
     A batch that fails the test may still be valid.
     """
-    if len(batch.machines) != 1 or batch.dims or any(part.processes for part in batch.parts):
+    if len(batch.machines) != 1 or batch.dims:
         return False
+    for part in batch.parts:
+        if part.processes or (part.events and max(event.at for event in part.events) > latest):
+            return False
     if not isinstance(batch.views, ViewList) or batch.views.has_doubles:
-        return False
-    if any(event.at > latest for part in batch.parts for event in part.events):
         return False
     reporters: set[tuple[str, str]] = set()
     for block in batch.samples:
