@@ -103,13 +103,17 @@ def test_slot_is_bound_until_its_first_gpu_is_read(key: str | None, keys: tuple[
 
 
 def test_first_gpu_of_a_slot_is_the_first_with_a_uuid() -> None:
-    firsts = {f"gpu/pci/{FIRST}": 1, "mig/MIG-1": 2, "gpu/GPU-2": 4, "gpu/GPU-1": 3}
+    """A GPU that was there before counts only if it returned."""
+    begun = {f"gpu/pci/{FIRST}": (11,), "mig/MIG-1": (12,), "gpu/GPU-3": (1,), "gpu/GPU-2": (2, 14), "gpu/GPU-1": (13,)}
     slots = [
-        StoredSlot(cluster="c", machine="m-a", view=view, address=FIRST, first=at, newest=9, last_seen=9, begun=(at,))
-        for view, at in firsts.items()
+        StoredSlot(
+            cluster="c", machine="m-a", view=view, address=FIRST, first=at[0], newest=at[-1], last_seen=19, begun=at
+        )
+        for view, at in begun.items()
     ]
-    assert first_occupant(slots) == slots[-1]
-    assert first_occupant(slots[:2]) is None
+    assert first_occupant(slots, 10) == (13, "gpu/GPU-1")
+    assert first_occupant(slots[:-1], 10) == (14, "gpu/GPU-2")
+    assert first_occupant(slots[:3], 10) is None
 
 
 def test_rebinding_ends_the_earlier_binding() -> None:

@@ -250,10 +250,21 @@ def bound_slots(allocation: Allocation) -> tuple[str, ...]:
     return tuple(name for name, keys in devices.items() if any(key.startswith(_SLOT) for key in keys))
 
 
-def first_occupant(slots: Iterable[StoredSlot]) -> StoredSlot | None:
-    """Return the first of the GPUs that were ever read by UUID in a slot."""
+def binding_start(allocation: Allocation) -> int:
+    """Return the start of the newest binding, nanoseconds since 1970."""
+    since = allocation.bindings[-1].since
+    return validity(allocation)[0] if since is None else to_ns(since)
+
+
+def first_occupant(slots: Iterable[StoredSlot], since: int) -> tuple[int, str] | None:
+    """Return when a GPU was first read by UUID in a slot, and the key of its view.
+
+    Args:
+        slots: the views ever reported in the slot.
+        since: start of the binding, nanoseconds since 1970. A GPU that was there before has left.
+    """
     gpus = [one for one in slots if one.view.startswith(f"{ViewKind.GPU}/") and not one.view.startswith(_SLOT)]
-    return min(gpus, key=lambda one: (one.first, one.view), default=None)
+    return min(((at, one.view) for one in gpus for at in one.begun if at >= since), default=None)
 
 
 def end_slot(allocation: Allocation, name: str, at: int, key: str | None) -> tuple[Binding, ...]:
@@ -270,8 +281,7 @@ def end_slot(allocation: Allocation, name: str, at: int, key: str | None) -> tup
     """
     current = allocation.bindings[-1]
     devices = {**(current.devices or {}), name: () if key is None else (key,)}
-    begin = to_ns(current.since) if current.since is not None else validity(allocation)[0]
-    if at <= begin:
+    if at <= binding_start(allocation):
         return (*allocation.bindings[:-1], msgspec.structs.replace(current, devices=devices))
     ends = to_datetime(at)
     return (

@@ -348,12 +348,14 @@ class AllocationQueries:
     def _end_slot(self, allocation: Allocation, name: str) -> Allocation:
         """Bind a listed PCI address to the first GPU that was read in its slot, unless another tenant has the GPU."""
         cluster, machine = allocation.spec.target.cluster, allocation.bindings[-1].machine
-        occupant = bindings.first_occupant(self._store.slots(cluster, [machine], address=name))
+        slots = self._store.slots(cluster, [machine], address=name)
+        occupant = bindings.first_occupant(slots, bindings.binding_start(allocation))
         if occupant is None:
             return allocation
-        bound = bindings.end_slot(allocation, name, occupant.first, occupant.view)
+        at, key = occupant
+        bound = bindings.end_slot(allocation, name, at, key)
         if self._claims.free_since(msgspec.structs.replace(allocation, bindings=bound), self._clock.now_ns()) != 0:
-            bound = bindings.end_slot(allocation, name, occupant.first, None)
+            bound = bindings.end_slot(allocation, name, at, None)
         allocation = self._registry.bind_allocation(allocation.id, bound)
         self._claims.update(allocation)
         return allocation
