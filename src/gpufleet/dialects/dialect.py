@@ -143,9 +143,9 @@ def guest_name(labels: Mapping[str, str]) -> str:
 
 
 def text_of(labels: Mapping[str, str], *names: str) -> str:
-    """Return the first text among the labels, or empty without any.
+    """Return the first text among the labels, or an empty text.
 
-    A placeholder, or the text of an error, is none: exporters copy them from nvidia-smi (`[GPU is lost]`) or DCGM
+    Placeholders and texts of errors do not count: exporters copy them from nvidia-smi (`[GPU is lost]`) or DCGM
     (`<<<NOT_SUPPORTED>>>`).
     """
     texts = (labels.get(name, "") for name in names)

@@ -233,7 +233,7 @@ def is_ecc_off(mode: EccMode) -> bool:
 
 
 def with_ecc_mode(sample: Sample, mode: EccMode) -> Sample:
-    """Return a sample with the counts of errors that count in the ECC mode of its board: see `ecc_count`."""
+    """Return a sample without the counts of errors that the ECC mode of its board rules out: see `ecc_count`."""
     if mode in (None, _ECC_ON) or not has_ecc_counts(sample):
         return sample
     counts = ECC_COUNTS & sample.values.keys()
@@ -243,7 +243,7 @@ def with_ecc_mode(sample: Sample, mode: EccMode) -> Sample:
 
 
 def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = False) -> list[Sample]:
-    """Return the samples of one machine with the ECC counts that count in the modes of their boards: see `ecc_count`.
+    """Return the samples of one machine without the ECC counts that the modes of their boards rule out.
 
     A MIG device has the mode of its GPU.
 

@@ -84,8 +84,8 @@ class RowCache:
     def merge(self, machine: Machine, parts: Iterable[Sample]) -> list[Sample]:
         """Return the rows that result from merging parts into the cached rows, without unchanged rows.
 
-        The driver's defaults for what a board does not have become absent, and so do ECC counts that do not count in
-        the mode of their board: see `ecc_count`. The mode may be that of an earlier part.
+        The driver's defaults for what a board does not have become absent, and so do ECC counts that the mode of their
+        board rules out: see `ecc_count`. The mode may be that of an earlier part.
 
         The cache is not changed: call `keep` with the returned rows once they are durable.
         """

@@ -20,16 +20,16 @@ MAX_SPANS = 50
 NEWEST_SET = "argMax(absence_set, measured_at)"
 """SQL expression for the absence set of the newest sample of a step; 0 if nothing is absent."""
 
-_QUERY = f"""
-SELECT subject, intDiv(toUnixTimestamp64Nano(measured_at) - {{{{start:Int64}}}}, {{{{step:Int64}}}}) AS number,
-    {NEWEST_SET} AS newest
+_QUERY = """
+SELECT subject, intDiv(toUnixTimestamp64Nano(measured_at) - {{start:Int64}}, {{step:Int64}}) AS number,
+    {newest_set} AS newest
 FROM samples
-WHERE subject IN {{{{subjects:Array(UInt32)}}}} AND provenance = {{{{provenance:String}}}} AND ({{spans}})
+WHERE subject IN {{subjects:Array(UInt32)}} AND provenance = {{provenance:String}} AND ({spans})
 GROUP BY subject, number
 HAVING newest != 0
 ORDER BY number DESC, subject
-LIMIT {{max_rows}}
-"""  # noqa: S608 - names are constants; values are bound as parameters
+LIMIT {max_rows}
+"""
 
 SeriesKey = tuple[str, str]
 """View key ('' for the machine itself) and metric."""
@@ -112,6 +112,7 @@ def _fetch_sets(
 ) -> list[StepSet]:
     """Return the absence sets of steps, newest first."""
     query = _QUERY.format(
+        newest_set=NEWEST_SET,
         spans=" OR ".join(
             f"(measured_at >= {_instant(start)} AND measured_at < {_instant(end)})"
             for start, end in map(grid.interval, spans)
