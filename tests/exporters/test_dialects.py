@@ -284,7 +284,7 @@ def test_written_names_read_back_at_their_resolution(data: st.DataObject) -> Non
     found = read_series(dialect, parsed.series, parsed.values, parsed.times, AT, reader="x")
     read = {
         (one.view.kind if one.view else None, name, at): reading
-        for samples in found.machines.values()
+        for samples in (*found.machines.values(), *found.guests.values())
         for one in samples
         for name, at, reading in [
             *((name, (), reading) for name, reading in one.values.items()),
