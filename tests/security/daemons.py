@@ -203,8 +203,8 @@ def under_attack(daemon: Daemon, growth_mib: int | None = None) -> Iterator[None
         daemon.answers_well()
     finally:
         client.stop()
+    assert client.failure is None, client.failure  # first: a failure can be why nothing was served
     assert client.served > 0
-    assert client.failure is None, client.failure
     grown = daemon.peak_mib - peak
     bound = GROWTH_MIB[daemon.kind] if growth_mib is None else growth_mib
     assert grown <= bound, f"the {daemon.name} grew by {grown} MiB, from {peak}"
