@@ -13,6 +13,7 @@ from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.event import Event
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind, ViewList
 from gpufleet.model.wire.batch import Cell, DimBlock, MachinePart, SampleBlock, WireAbsence, WireBatch
@@ -222,6 +223,26 @@ def test_events_of_the_future_are_dropped(kind: type[list[View]]) -> None:
     views, parts = kind(batch.views), [MachinePart(machine=0, events=events)]
     result = normalise(msgspec.structs.replace(batch, views=views, parts=parts), NOW)
     assert (result.batch.parts[0].events, result.future_rows) == (events[:1], 1)
+
+
+@pytest.mark.parametrize("kind", [list, ViewList])
+def test_holdings_of_the_future_are_dropped(kind: type[list[View]]) -> None:
+    times = [(10 * MINUTE, None), (10 * MINUTE + 1, None), (0, 10 * MINUTE), (0, 10 * MINUTE + 1)]
+    holdings = [
+        Holding(
+            view="gpu/host/uuid/GPU-0",
+            holder=Holder(kind=HolderKind.POD, id=f"pod-{number}"),
+            since=NOW + since,
+            until=None if until is None else NOW + until,
+            methods=("kubelet",),
+            verdict=HoldingVerdict.DECLARED_ONLY,
+        )
+        for number, (since, until) in enumerate(times)
+    ]
+    batch = batch_of({"gpu_power_watts": [1.0]})
+    views, parts = kind(batch.views), [MachinePart(machine=0, holdings=holdings)]
+    result = normalise(msgspec.structs.replace(batch, views=views, parts=parts), NOW)
+    assert (result.batch.parts[0].holdings, result.future_rows) == ([holdings[0], holdings[2]], 2)
 
 
 plain = [metric for metric in CATALOGUE.values() if not metric.dims]

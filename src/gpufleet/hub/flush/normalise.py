@@ -16,6 +16,7 @@ from gpufleet.hub.flush.cluster_parts import clean_cluster_part
 from gpufleet.hub.flush.screening import SUBJECTS, SuspectColumns, are_valid, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.holdings import Holding
 from gpufleet.model.process import PROCESS_READINGS, ProcessReading
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import ViewList, keys_of
@@ -127,7 +128,7 @@ def _check_process_cell(kind: ProcessReading, cell: Cell) -> tuple[Cell, str]:
 
 
 FUTURE_TOLERANCE_SECONDS = 600
-"""Clock skew allowed ahead of the hub before a sender's rows and events are dropped."""
+"""Clock skew allowed ahead of the hub before a sender's rows, events and holdings are dropped."""
 
 _NO_COUNTS: Counter[str] = Counter()
 """Shared empty counter of batches without counts. It must not be modified."""
@@ -142,7 +143,7 @@ class NormalisedBatch(msgspec.Struct, kw_only=True):
         batch: every value is valid for its catalogue row, or absent with a reason.
         unknown_metrics: cells dropped, by the name of metrics that are not in this build's catalogue.
         invalid_values: cells made absent, or dropped because their labels do not fit, by metric name.
-        future_rows: rows and events dropped because their time is in the future.
+        future_rows: rows, events and holdings dropped because their time is in the future.
         repeated_rows: rows dropped because an earlier row of the batch has the same subject, reader, lane and instant
             (and metric and labels). The store has room for one, and which is right is unknown. Only the repeated rows
             are dropped, because rejecting the batch would lose valid rows.
@@ -183,7 +184,7 @@ def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns]
         work.latest, work.absences.names, work.absences.extend, work.unknown_metrics, work.invalid_values
     )
     views = keys_of(batch.views)
-    parts = [processes.clean(work.drop_future_events(part), views) for part in batch.parts]
+    parts = [processes.clean(work.drop_future_records(part), views) for part in batch.parts]
     clean = msgspec.structs.replace(batch, samples=samples, dims=dims, parts=parts, absences=work.absences.sets)
     return NormalisedBatch(
         batch=clean,
@@ -192,6 +193,10 @@ def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns]
         future_rows=work.future_rows + processes.future,
         repeated_rows=work.repeated_rows + processes.repeated,
     )
+
+
+def _last_time(holding: Holding) -> int:
+    return holding.since if holding.until is None else max(holding.since, holding.until)
 
 
 def _needs_no_cleaning(batch: WireBatch, latest: int) -> bool:
@@ -203,6 +208,8 @@ def _needs_no_cleaning(batch: WireBatch, latest: int) -> bool:
         return False
     for part in batch.parts:
         if part.processes or (part.events and max(event.at for event in part.events) > latest):
+            return False
+        if part.holdings and max(map(_last_time, part.holdings)) > latest:
             return False
     if not isinstance(batch.views, ViewList) or batch.views.has_doubles:
         return False
@@ -305,13 +312,15 @@ class _BatchCleaner:
         values = self._clean_column(metric, block.values, block, self._kinds(block.view), added)
         return msgspec.structs.replace(block, values=values, absence=self._extend_rows(block.absence, added))
 
-    def drop_future_events(self, part: MachinePart) -> MachinePart:
-        """Return the part without events that are dated after the latest instant allowed."""
+    def drop_future_records(self, part: MachinePart) -> MachinePart:
+        """Return the part without events and holdings that are dated after the latest instant allowed."""
         events = [event for event in part.events if event.at <= self.latest]
-        if len(events) == len(part.events):
+        holdings = [holding for holding in part.holdings if _last_time(holding) <= self.latest]
+        dropped = len(part.events) - len(events) + len(part.holdings) - len(holdings)
+        if not dropped:
             return part
-        self.future_rows += len(part.events) - len(events)
-        return msgspec.structs.replace(part, events=events)
+        self.future_rows += dropped
+        return msgspec.structs.replace(part, events=events, holdings=holdings)
 
     def _drop_future(self, block: _Block) -> _Block:
         """Return the block without rows that are dated after the latest instant allowed."""

@@ -24,7 +24,7 @@ class Counters:
         quarantined: batches quarantined, by step.
         unknown_labels: labels of known projects' series that no table has, by name; see `count_bounded`.
         unknown_metrics, invalid_values: cells dropped or made absent, by metric name; see `count_bounded`.
-        future_rows: rows and events dropped because their time is in the future.
+        future_rows: rows, events and holdings dropped because their time is in the future.
         other_name_rows: imported rows, events and holdings dropped because the machine with their host name had another
             name then.
         repeated_rows: rows dropped because their batch has another row of the same subject and instant.

@@ -34,7 +34,7 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
         ("unrecognised_samples_total", "Imported samples of unknown projects, ignored", counters.unrecognised_samples),
         ("unattributed_samples_total", "Imported samples without a device or machine", counters.unattributed_samples),
         ("wal_lost_batches_total", "Acknowledged batches lost or damaged on disk", status.wal_lost),
-        ("future_rows_total", "Rows and events dropped because their time is in the future", counters.future_rows),
+        ("future_rows_total", "Rows, events and holdings dropped for a time in the future", counters.future_rows),
         (
             "other_name_rows_total",
             "Imported rows, events and holdings dropped because the machine with their host name had another one then",
