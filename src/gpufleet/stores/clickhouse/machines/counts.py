@@ -279,9 +279,9 @@ class GpuCounts:
         if len(firsts):
             new = of_rows[firsts]
             machines = self._machines_of(places[firsts], rows.cluster, rows.machine, new)
-            is_named = _flags([not text.startswith(INDEX_KEY_PREFIX) for text in rows.view.texts], rows.view)[new]
+            is_named = [not rows.view.texts[one].startswith(INDEX_KEY_PREFIX) for one in rows.view.rows[new].tolist()]
             self._machine_of = np.concatenate([self._machine_of, machines])
-            self._is_named = np.concatenate([self._is_named, is_named])
+            self._is_named = np.concatenate([self._is_named, np.array(is_named, np.bool_)])
             self._value_at.grow(len(new))
             self._seen_at.grow(len(new))
             self._states.grow(len(new))
