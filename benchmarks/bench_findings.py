@@ -74,6 +74,7 @@ class Hub:
         database = Database.open(f"sqlite:///{folder}/registry.sqlite")
         self.registry = SqlRegistry(database, max_machines=self.nodes)
         self.registry.migrate()
+        self.registry.load()
         self.clusters = [f"cluster-{number}" for number in range(CLUSTERS)]
         self.registry.register_clusters(self.clusters, 1)
         self.findings = DurableFindings(SqlFindings(database), RULES, Thresholds(RULES))

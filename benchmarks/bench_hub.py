@@ -70,6 +70,7 @@ class Hub:
         self.wal = Wal.open(folder / "wal", max_bytes=4 << 30, max_body_bytes=8 * MIB)
         self.registry = SqlRegistry.open(f"sqlite:///{folder}/registry.sqlite")
         self.registry.migrate()
+        self.registry.load()
         self.registry.register_clusters(["local"], clock.now_ns())
         self.store = ClickHouseStore.open(f"chdb://{folder}/store")
         self.store.migrate()

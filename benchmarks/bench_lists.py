@@ -56,6 +56,7 @@ def main() -> None:
         try:
             store.migrate()
             registry.migrate()
+            registry.load()
             began = time.perf_counter()
             fill(store, registry)
             print(f"{MACHINES} machines written in {time.perf_counter() - began:.0f} s")

@@ -144,6 +144,7 @@ def main() -> None:
         try:
             store.migrate()
             registry.migrate()
+            registry.load()
             began = time.perf_counter()
             pods = fill(store, registry)
             print(f"{len(pods)} pods on {NODES * GPUS} GPUs written in {time.perf_counter() - began:.0f} s")

@@ -95,6 +95,7 @@ class Hub:
             pass
         self.registry = SqlRegistry.open(f"sqlite:///{folder / 'registry.sqlite'}")
         self.registry.migrate()
+        self.registry.load()
         self.registry.register_clusters(["local"], RECEIVED)
         self.store = ClickHouseStore.open(f"chdb://{folder / 'store'}")
         self.store.migrate()

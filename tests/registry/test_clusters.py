@@ -18,6 +18,7 @@ SPEC = ClusterSpec(environment="production", team="blue", contact="ops@example.o
 def registry(dsn: str) -> Iterator[SqlRegistry]:
     registry = SqlRegistry.open(dsn)
     registry.migrate()
+    registry.load()
     yield registry
     registry.close()
 

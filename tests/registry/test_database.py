@@ -23,6 +23,7 @@ def test_deleted_file_is_not_written(tmp_path: Path, replaced: bool) -> None:
     file = tmp_path / "registry.sqlite"
     registry = SqlRegistry.open(f"sqlite:///{file}")
     registry.migrate()
+    registry.load()
     registry.register_clusters(["a"], 1)
     file.rename(tmp_path / "moved")
     if replaced:

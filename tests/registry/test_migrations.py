@@ -23,6 +23,7 @@ def make_registry(folder: Path) -> tuple[str, Path]:
     dsn = f"sqlite:///{file}"
     registry = SqlRegistry.open(dsn)
     registry.migrate()
+    registry.load()
     registry.register_clusters(["local"], NOW)
     registry.match("local", "s", Machine(name="node-a"), NOW)
     registry.begin_flush(FlushIntent(wal="w" * 32, token="t", records={}))
@@ -44,6 +45,7 @@ def test_new_migration_is_applied_once_and_keeps_rows(tmp_path: Path, monkeypatc
     for _ in range(2):
         registry = SqlRegistry.open(dsn)
         registry.migrate()
+        registry.load()
         assert [one.machine.name for one in registry.machines()] == ["node-a"]
         registry.close()
         version, columns = version_and_columns(file)

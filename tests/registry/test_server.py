@@ -48,6 +48,7 @@ async def test_registry_on_a_server_survives_restarts_of_hub_and_server(postgres
     assert store.seqs == [1, 2, 3, 4]
     registry = SqlRegistry.open(dsn)
     registry.migrate()
+    registry.load()
     assert registry.sequences()[KEY].ranges == ((1, 4),)
     assert len(registry.machines()) == 1
     registry.close()

@@ -40,6 +40,7 @@ INTENT = FlushIntent(wal="w" * 32, token="t", records={1: ("m-1",)})
 def opened(dsn: str) -> SqlRegistry:
     registry = SqlRegistry.open(dsn)
     registry.migrate()
+    registry.load()
     registry.register_clusters(["local"], NOW)
     return registry
 
@@ -84,9 +85,24 @@ def test_opening_a_registry_again_changes_nothing(dsn: str) -> None:
     assert all(before[name] for name in ("clusters", "allocations", "schema_version"))
     again = SqlRegistry.open(dsn)
     again.migrate()
+    again.load()
     again.register_clusters(["local"], NOW + 1)
     again.close()
     assert contents(dsn) == before
+
+
+def test_registry_knows_whether_it_has_machines_before_their_load(dsn: str) -> None:
+    for has_machines in (False, True):
+        registry = SqlRegistry.open(dsn)
+        registry.migrate()
+        assert registry.has_machines() is has_machines
+        assert registry.machines() == ()
+        registry.load()
+        assert [one.machine.name for one in registry.machines()] == ["node-a"][:has_machines]
+        registry.register_clusters(["local"], NOW)
+        registry.match("local", "s", ONE, NOW)
+        registry.begin_flush(INTENT)  # writes the machine
+        registry.close()
 
 
 def test_newer_schema_is_rejected(dsn: str) -> None:
@@ -387,6 +403,7 @@ def test_retirement_by_an_operator_outlasts_removal_and_return(registry: SqlRegi
 def test_expired_machines_stay_retired_after_a_restart(dsn: str) -> None:
     registry = SqlRegistry(Database.open(dsn), max_machines=2)
     registry.migrate()
+    registry.load()
     registry.register_clusters(["local"], NOW)
     ids = [registry.match("local", "s", one, NOW).id for one in (ONE, OTHER)]
     registry.begin_flush(INTENT)

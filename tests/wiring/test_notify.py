@@ -41,6 +41,7 @@ def context(tmp_path: Path) -> Iterator[NotifyContext]:
     database = Database.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
     registry = SqlRegistry(database, max_machines=10)
     registry.migrate()
+    registry.load()
     store: Any = Transitions()
     with ThreadPoolExecutor(2) as threads, ThreadPoolExecutor(1) as writing:
         yield NotifyContext(

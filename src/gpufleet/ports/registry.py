@@ -290,6 +290,14 @@ class Registry(ClusterRegistry, MachineRegistry, AllocationRegistry, LedgerRegis
         """
         ...
 
+    def has_machines(self) -> bool:
+        """Return whether any machine is registered. May be called before `load`."""
+        ...
+
+    def load(self) -> None:
+        """Load the machines into memory. Called once, after `migrate` and before any method about machines."""
+        ...
+
     def close(self) -> None:
         """Close every connection."""
         ...

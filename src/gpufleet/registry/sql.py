@@ -27,7 +27,7 @@ from gpufleet.model.stored.ledger import (
     SequenceKey,
     SequenceState,
 )
-from gpufleet.registry import allocations, clusters, migrations, tables
+from gpufleet.registry import allocations, clusters, tables
 from gpufleet.registry.database import Database, read_rows, record_decoder, upsert
 from gpufleet.registry.machines import MAX_MACHINES_PER_CLUSTER, MachineCache
 
@@ -50,9 +50,17 @@ class SqlRegistry:
         return cls(Database.open(dsn))
 
     def migrate(self) -> None:
-        """Bring the schema up to date and load the machines."""
-        with self._lock, self._database.writing() as connection:
-            migrations.migrate(connection)
+        """Bring the schema up to date."""
+        self._database.migrate()
+
+    def has_machines(self) -> bool:
+        """Return whether any machine is registered."""
+        with self._database.reading() as connection:
+            return connection.execute(sa.select(tables.MACHINES.c.id).limit(1)).first() is not None
+
+    def load(self) -> None:
+        """Load the machines into memory."""
+        with self._lock, self._database.reading() as connection:
             self._machines.load(connection)
 
     def register_clusters(self, ids: Sequence[str], at: int) -> None:

@@ -70,7 +70,7 @@ def check_state(registry: Registry, store: Store) -> None:
         StoreError: if the store has no tables, but the registry knows machines.
         RegistryError: if the registry knows no machine, but the store has samples.
     """
-    knows_machines = bool(registry.machines(limit=1))
+    knows_machines = registry.has_machines()
     if knows_machines and store.schema_version() == 0:
         raise StoreError(
             "the store has no tables, but the registry knows machines with stored data: check `store` in the "
@@ -124,12 +124,11 @@ def open_parts(
     registry = SqlRegistry(database, max_machines=config.ingest.max_machines)
     stack.callback(registry.close)
     registry.migrate()
-    registry.register_clusters(config.clusters, clock.now_ns())
     store = open_at(config.store_dsn)
     stack.callback(store.close)
     if not accept_data_loss:
         check_state(registry, store)
-    if not had_log and registry.machines(limit=1):
+    if not had_log and registry.has_machines():
         LOG.error(
             "the log %s is missing, but the registry knows machines: batches that were acknowledged and not yet stored "
             "are lost. Restore the folder from a backup if there is one; the hub continues with an empty log",
@@ -138,6 +137,8 @@ def open_parts(
     store.migrate(config.retention.as_record, hub=wal.epoch)
     loader = stack.enter_context(named_threads(1, "hub-loader"))
     loader.submit(load_counts, store, clock.now_ns())
+    registry.load()
+    registry.register_clusters(config.clusters, clock.now_ns())
     counters = Counters()
     flushed = FlushedState.load(registry)
     ledger = Ledger(flushed.sequences, max_senders=config.ingest.max_senders)

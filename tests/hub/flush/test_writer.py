@@ -43,6 +43,7 @@ class Hub:
         self.registry.close()
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
+        self.registry.load()
         self.registry.register_clusters(["local"], NOW)
         self.writer = StoreWriter(
             wal=WAL,
@@ -211,6 +212,7 @@ def test_repeated_flush_has_the_same_token_and_ids(hub: Hub) -> None:
 
     dying = DyingRegistry(hub.registry._database)
     dying.migrate()
+    dying.load()
     writer = StoreWriter(
         wal=WAL,
         store=hub.store,

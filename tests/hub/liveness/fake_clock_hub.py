@@ -135,6 +135,7 @@ class FakeClockHub:
         database = Database.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry = SqlRegistry(database, max_machines=self.max_machines)
         self.registry.migrate()
+        self.registry.load()
         self.registry.register_clusters(self.configured, self.clock.now_ns())
         self.counters = Counters()
         self.history_file = HistoryFile(self.folder / "alive.json")

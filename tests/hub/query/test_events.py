@@ -45,6 +45,7 @@ class CountingStore(MemoryStore):
 def registry(tmp_path: Path) -> Iterator[SqlRegistry]:
     found = SqlRegistry.open(f"sqlite:///{tmp_path}/registry.sqlite")
     found.migrate()
+    found.load()
     yield found
     found.close()
 

@@ -50,6 +50,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 def registry(tmp_path: Path) -> Iterator[BlockedRegistry]:
     registry = BlockedRegistry.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
     registry.migrate()
+    registry.load()
     registry.proceed = threading.Event()
     yield registry
     registry.close()
