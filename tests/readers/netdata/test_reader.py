@@ -82,6 +82,34 @@ def test_host_charts() -> None:
     }
 
 
+def network(**charts: dict[str, Any]) -> dict[tuple[str, str], object]:
+    """Return the readings of the interfaces of these charts, by metric and interface; an absence as its reason."""
+    (host,) = samples(page() | {name.replace("__", "."): one for name, one in charts.items()})
+    values = {(dim.metric, dim.labels[0]): dim.value for dim in host.dims if not dim.labels[0].startswith("eth")}
+    return {key: value.reason if isinstance(value, Absent) else value for key, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("carrier", "up"),
+    [
+        ({"net_carrier__tun0": chart(up=1, down=0)}, 1),
+        ({"net_carrier__tun0": chart(up=0, down=1)}, 0),
+        ({}, Reason.NOT_REPORTED),
+    ],
+)
+def test_carrier_decides_without_an_operational_state(carrier: dict[str, dict[str, Any]], up: object) -> None:
+    state = chart(up=0, down=0, lowerlayerdown=0, unknown=1)
+    assert network(net_operstate__tun0=state, **carrier) == {("host_network_up", "tun0"): up}
+
+
+def test_unknown_speed_is_no_speed_of_zero() -> None:
+    """The kernel reports -1; Netdata 1.37.1 shows 0."""
+    speed = "host_network_speed_bytes_per_second"
+    assert network(net_speed__ib0=chart(speed=0)) == {(speed, "ib0"): Reason.NO_DATA}
+    old = chart(NOW - STALE_SECONDS - 1, speed=0)
+    assert network(net_speed__ib0=old) == {(speed, "ib0"): Reason.STALE}
+
+
 def test_memory_in_mebibytes_is_exact_in_bytes() -> None:
     (host,) = samples(page(mem__available=chart(avail=21531.3007812)))
     assert host.values["host_memory_available_bytes"] == 22_048_052 * 1024

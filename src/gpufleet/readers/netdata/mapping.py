@@ -100,6 +100,8 @@ HOST: tuple[ChartRow, ...] = (
 )
 _NETWORK = ("net_operstate.", "net_speed.", "net.")
 CPU, CPU_CHART = "host_cpu_utilization_ratio", "system.cpu"
+UP, SPEED = "host_network_up", "host_network_speed_bytes_per_second"
+NO_SPEED = Absent(Reason.NO_DATA, "Netdata shows 0 for a speed that the kernel does not know")
 _IDLE = {"idle", "iowait"}
 _COUNTED_TWICE = {"guest", "guest_nice"}
 """Modes that the kernel also counts in user and nice."""
@@ -176,7 +178,7 @@ def map_host(charts: Mapping[str, Chart], newest: int) -> ChartReadings:
     values = {row.metric: _read(row, charts.get(row.chart), newest, used) for row in HOST}
     values[CPU] = _cpu(charts.get(CPU_CHART), newest, used)
     network = [chart for chart in charts.values() if chart.id.startswith(_NETWORK)][: len(_NETWORK) * MAX_INTERFACES]
-    dims = [dim for chart in network for dim in _network(chart, newest, used)]
+    dims = [dim for chart in network for dim in _network(chart, charts, newest, used)]
     return ChartReadings(values, tuple(dims), min(used, default=None))
 
 
@@ -231,24 +233,37 @@ def _cpu(chart: Chart | None, newest: int, used: list[int]) -> Value | Absent:
     return _checked(CATALOGUE[CPU], min(sum(busy) / 100, 1.0), chart, used)  # rounding can pass 100 %
 
 
-def _network(chart: Chart, newest: int, used: list[int]) -> list[DimValue]:
+def _network(chart: Chart, charts: Mapping[str, Chart], newest: int, used: list[int]) -> list[DimValue]:
     kind, _, interface = chart.id.partition(".")
+    found: dict[str, Value | Absent] = {}
     if kind == "net_operstate":
-        metric, dimension, convert = "host_network_up", "up", _times(1)
+        found = {UP: _up(chart, charts.get(f"net_carrier.{interface}"), newest, used)}
     elif kind == "net_speed":
-        metric, dimension, convert = "host_network_speed_bytes_per_second", "speed", _times(125)  # kilobits
+        found = {SPEED: _speed(chart, newest, used)}
     elif kind == "net":
-        return [
-            DimValue(metric, (interface, UNKNOWN_CLASS), _rate(chart, dimension, metric, newest, used))
-            for dimension, metric in (
-                ("received", "host_network_receive_bytes_per_second"),
-                ("sent", "host_network_transmit_bytes_per_second"),
-            )
-        ]
-    else:
-        return []
-    read = _read(ChartRow(metric, chart.id, dimension, convert), chart, newest, used)
-    return [DimValue(metric, (interface, UNKNOWN_CLASS), read)]
+        rates = {
+            "received": "host_network_receive_bytes_per_second",
+            "sent": "host_network_transmit_bytes_per_second",
+        }
+        found = {metric: _rate(chart, dimension, metric, newest, used) for dimension, metric in rates.items()}
+    return [DimValue(metric, (interface, UNKNOWN_CLASS), value) for metric, value in found.items()]
+
+
+def _up(chart: Chart, carrier: Chart | None, newest: int, used: list[int]) -> Value | Absent:
+    """Read a chart with one dimension per operational state, 1 for the current state.
+
+    Drivers without operational state report `unknown` (tun, bridges); the carrier then decides, as in the host reader.
+    """
+    if chart.values.get("unknown") != 1:
+        return _read(ChartRow(UP, chart.id, "up", _times(1)), chart, newest, used)
+    return _read(ChartRow(UP, "net_carrier", "up", _times(1)), carrier, newest, used)
+
+
+def _speed(chart: Chart, newest: int, used: list[int]) -> Value | Absent:
+    """Read a speed in kilobits per second; Netdata shows 0 if the kernel does not know it (seen on 1.37.1)."""
+    if chart.values.get("speed") == 0 and _unusable(chart, newest) is None:
+        return NO_SPEED
+    return _read(ChartRow(SPEED, chart.id, "speed", _times(125)), chart, newest, used)
 
 
 def _rate(chart: Chart, dimension: str, metric: str, newest: int, used: list[int]) -> Value | Absent:
