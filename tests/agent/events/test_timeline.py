@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import Outcome
@@ -163,6 +164,21 @@ def test_counts_of_an_address_move_to_its_identified_device() -> None:
     machine.emit_pending()
     machine.emit_pending()
     assert machine.value("gpu_xid_events_total") == 1
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_gpu_known_by_its_address_has_the_xids_of_its_uuid(restarts: bool) -> None:
+    """The agent started after the loss: the driver does not name the GPU, but the kernel log does."""
+    machine = Machine()
+    machine.report(msgspec.structs.replace(log_event(1), view=gpu(0)))
+    machine.emit_pending()
+    if restarts:
+        machine = Machine(machine.timeline.state_to_save(machine.state))
+    unnamed = msgspec.structs.replace(gpu(0), uuid=None)
+    machine.passed("nvml", Lane.FAST, machine.sample("nvml", Lane.FAST, unnamed, {"gpu_state": "lost"}))
+    machine.emit_pending()
+    values = machine.state.views()[unnamed.key][READER, Lane.EVENT].sample.values
+    assert (values["gpu_xid_events_total"], values["gpu_last_xid"]) == (1, 79)
 
 
 def test_removed_device_has_no_counts() -> None:

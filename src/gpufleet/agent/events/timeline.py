@@ -53,11 +53,13 @@ class XidCounts(msgspec.Struct, kw_only=True):
         since: start of counting, nanoseconds since 1970.
         counts: view key to XID to count.
         last: view key to the newest XID and its time.
+        places: PCI address to the view key of the GPU with the newest XID there.
     """
 
     since: int
     counts: dict[str, dict[int, int]] = {}
     last: dict[str, tuple[int, int]] = {}
+    places: dict[str, str] = {}
 
     def add(self, events: Iterable[Event]) -> None:
         """Count the XIDs among the events."""
@@ -73,6 +75,8 @@ class XidCounts(msgspec.Struct, kw_only=True):
                 of_device[event.code] = of_device.get(event.code, 0) + int(event.attributes.get("count", "1"))
             if key not in self.last or self.last[key][1] <= event.at:
                 self.last[key] = (event.code, event.at)
+            if event.view.pci_address is not None:
+                self.places[event.view.pci_address] = key
 
     def rename(self, before: str, after: str) -> None:
         """Move the counts of a device from its first key, the PCI address, to its UUID key."""
@@ -83,10 +87,14 @@ class XidCounts(msgspec.Struct, kw_only=True):
         if last is not None and (after not in self.last or self.last[after][1] < last[1]):
             self.last[after] = last
 
-    def values(self, key: str, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
-        """Return the XID readings of a device, and its counts by XID."""
+    def values(self, view: View, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
+        """Return the XID readings of a device, and its counts by XID.
+
+        A lost GPU can be known by its address only, while the kernel log has its UUID.
+        """
         if not watched:
             return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NO_WATCHER), ()
+        key = view.key if view.uuid else self.places.get(view.pci_address or "", view.key)
         counts = self.counts.get(key, {})
         last = self.last.get(key)
         values: dict[str, Value | Absent] = {
@@ -268,7 +276,7 @@ class Timeline:
             if view.uuid and view.pci_address:
                 self._xids.rename(f"{view.kind}/pci/{view.pci_address}", key)
             driver_reports = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
-            values, dims = self._xids.values(key, watched=log_is_read or driver_reports)
+            values, dims = self._xids.values(view, watched=log_is_read or driver_reports)
             yield _sample(view, at, values, dims)
 
 

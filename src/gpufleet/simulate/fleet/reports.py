@@ -329,7 +329,7 @@ def _xid_counts(fleet: Fleet, node: FleetNode, gpu: FleetGpu, pass_: CollectionP
         if booted_at <= fault.begin <= pass_.at:
             counts.add(events_of(gpu.view, fault))
     is_blind = any(one.kind is FaultKind.XID_BLIND for one in fleet.node_faults(node, pass_.at))
-    values, dims = counts.values(gpu.view.key, watched=not is_blind)
+    values, dims = counts.values(gpu.view, watched=not is_blind)
     sample = _sample(gpu.view, EVENTS_READER, Lane.EVENT, pass_, values, booted_at // NANOS)
     return msgspec.structs.replace(sample, dims=dims)
 
