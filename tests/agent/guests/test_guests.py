@@ -4,14 +4,19 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
+from gpufleet.agent.guests.access_paths import AccessPath
 from gpufleet.agent.guests.guest import GuestAccess
 from gpufleet.agent.guests.guests import GuestSupervisor
 from gpufleet.config.guests import DcgmChannel, GuestConfig
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.snapshot import Guest
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.guests import GuestDetails, GuestListing
 from gpufleet.runtime import SystemClock
+from tests.fakes.readers import ScriptedReader
 from tests.support.waiting import wait_until_async
 
 T = TypeVar("T")
@@ -55,6 +60,52 @@ def result_of(steps: Generator[None, None, T]) -> T:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+
+def reader_of(name: str, passes: list[tuple[str, str]], exhausted: asyncio.Event) -> ScriptedReader:
+    """Return a reader that answers in its turn: `passes` are readers and the states of a GPU that they read."""
+
+    async def script(lane: Lane) -> Round:
+        if not passes:
+            exhausted.set()
+        if not passes or passes[0][0] != name:
+            raise ReaderError(Reason.TIMEOUT, "no answer")
+        _, state = passes.pop(0)
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:05:00.0")
+        return Round(
+            samples=(Sample(view=view, reader=name, lane=lane, measured_at=1, values={"gpu_state": state}),),
+        )
+
+    return ScriptedReader(name, script)
+
+
+async def test_loss_and_recovery_of_a_guests_gpu_are_events() -> None:
+    """The access path changes while the GPU is lost: that is no second loss."""
+    passes = [("dcgm", "ok"), ("dcgm", "lost"), ("nvidia_smi", "lost"), ("nvidia_smi", "ok")]
+    exhausted = asyncio.Event()
+    paths = tuple(AccessPath(name=name, reader=reader_of(name, passes, exhausted)) for name in ("dcgm", "nvidia_smi"))
+    guests = GuestSupervisor(
+        [ScriptedSource()],
+        connect=lambda _: GuestAccess(gpus=paths, host=(), links=()),
+        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
+        clock=SystemClock(),
+        collects=True,
+    )
+    task = asyncio.create_task(guests.run(lambda: None))
+    try:
+        async with asyncio.timeout(30):
+            await exhausted.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    events = [event for report in guests.take("host") for event in report.events]
+    assert [(event.kind, event.attributes) for event in events] == [
+        ("gpu_lost", {"sources": "dcgm"}),
+        ("gpu_recovered", {"sources": "nvidia_smi"}),
+    ]
+    assert {event.view for event in events} == {
+        View(kind=ViewKind.GPU, side=Side.GUEST, uuid="GPU-1", pci_address="0000:05:00.0")
+    }
 
 
 async def test_changed_guest_is_listed_while_its_connections_close() -> None:

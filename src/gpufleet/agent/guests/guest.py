@@ -12,6 +12,7 @@ from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, Timetable
 from gpufleet.agent.guests.access_paths import GUEST_ANSWERED_REASONS, AccessPath, FailoverReader, Link
 from gpufleet.agent.guests.health import AWAITING_ANSWER, NO_ACCESS_PATH, GuestHealth, ReadinessTimes, judge_health
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -119,6 +120,7 @@ class GuestWatch:
         self._names: dict[str, str] = {}
         self._pending: deque[Sample] = deque(maxlen=MAX_PENDING)
         self._events: deque[Event] = deque(maxlen=MAX_PENDING)
+        self._device_states = DeviceStates(READER)
         self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
         self._reported: GuestHealth | None = None
         self._reported_at = self._started
@@ -252,7 +254,7 @@ class GuestWatch:
             self._times.channel_open = self._clock.now_ns()
 
     def _apply(self, outcome: Outcome) -> None:
-        events = outcome.round.events if outcome.round is not None else ()
+        events = self._events_of(outcome.round) if outcome.round is not None else ()
         known = self._state.statuses[outcome.status.reader, outcome.status.lane].state
         if outcome.status.lane is Lane.EVENT and known is outcome.status.state and not events:
             return  # no event and no change of state
@@ -273,6 +275,19 @@ class GuestWatch:
         self._document = None
         self._changes += 1
         self._on_change()
+
+    def _events_of(self, done: Round) -> tuple[Event, ...]:
+        """Return the XIDs of a pass, and the failures and recoveries of GPUs that its states show.
+
+        The states are compared across access paths: a GPU that another path reads does not fail again.
+        """
+        readers = {sample.view.key: sample.reader for sample in done.samples if sample.view is not None}
+        changes = [
+            msgspec.structs.replace(event, attributes={**event.attributes, "sources": readers[event.view.key]})
+            for event in self._device_states.change_by_samples(done.samples)
+            if event.view is not None
+        ]
+        return (*done.events, *changes)
 
     def _judge(self, outcome: Outcome) -> None:
         """Derive the health from the fast lane. Product names come on the static lane."""
