@@ -131,6 +131,14 @@ CONFLICTS: dict[str, tuple[Sequence[Source], Expected]] = {
             f"{LINK}/0": (Reason.GPU_LOST, "exporter/dcgm"),
         },
     ),
+    "lost GPU: Netdata repeats a value": (
+        [
+            Source("nvml", {STATE: "lost", POWER: LOST}),
+            Source("netdata", {POWER: 310.0}, provenance=Provenance.HOST_NETDATA),
+            Source("events", {XID_LAST: 79}),
+        ],
+        {STATE: ("lost", "nvml"), POWER: (Reason.GPU_LOST, "nvml"), XID_LAST: (79, "events")},
+    ),
     "lost GPU: an imported state is no proof for a reader that has values": (
         [
             Source("nvml", {STATE: "ok", POWER: 310.0}),

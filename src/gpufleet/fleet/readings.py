@@ -52,6 +52,9 @@ GUEST_READINESS = frozenset(
 MEASURING_LANES = frozenset({Lane.FAST, Lane.SLOW})
 """Lanes that measure the use and condition of a device. The others describe the board, or record events."""
 
+REPEATED = frozenset({Provenance.IMPORTED, Provenance.HOST_NETDATA})
+"""Provenances of other projects' values: exporters and Netdata repeat those from before the loss of a GPU."""
+
 _ORDER = {name: position for position, name in enumerate(CATALOGUE)}
 
 Dims = dict[tuple[str, ...], DimReading]
@@ -279,8 +282,8 @@ def merge(
     """Return one reading a metric in the catalogue's order.
 
     The first source with a value gives the reading. If no source has a value, the first source's absence stands.
-    `deciding_state` chooses the state of a GPU. Imported measurements of a GPU that another reader reports as lost are
-    not used: exporters repeat old values.
+    `deciding_state` chooses the state of a GPU. Measurements of `REPEATED` of a GPU that another reader reports as lost
+    are not used.
 
     Args:
         sources: readings of one subject, the most trusted reader first.
@@ -311,7 +314,7 @@ def merge_dimensions(sources: Sequence[SampleReadings], *, parent_loss: Absent |
 
     The values of a metric come from one reader, because readers may label dimensions differently: the first reader
     that has any. Absences of readers before it stay for labels that it lacks: one fan that timed out is still listed.
-    Imported measurements of a lost GPU are not used, as in `merge`.
+    Repeated measurements of a lost GPU are not used, as in `merge`.
 
     Args:
         sources: readings of one subject, the most trusted reader first.
@@ -338,7 +341,7 @@ def merge_dimensions(sources: Sequence[SampleReadings], *, parent_loss: Absent |
 
 
 def reported_loss(sources: Sequence[SampleReadings]) -> Absent | None:
-    """Return why imported measurements of a GPU are not used; None unless a reader that imports nothing lost it."""
+    """Return why repeated measurements of a GPU are not used; None unless a reader that imports nothing lost it."""
     source = _deciding_source(sources)
     if source is None or _is_imported(source) or source.readings[STATE].value != LOST:
         return None
@@ -346,13 +349,12 @@ def reported_loss(sources: Sequence[SampleReadings]) -> Absent | None:
 
 
 def _without_values_of_lost(sources: Sequence[SampleReadings], parent_loss: Absent | None) -> Sequence[SampleReadings]:
-    """Return the sources; imported measurements of a lost GPU, and of its instances, are absent."""
-    if not sources or not _is_imported(sources[-1]):  # imported sources come last
-        return sources
-    why = parent_loss or reported_loss(sources)
+    """Return the sources; repeated measurements of a lost GPU, and of its instances, are absent."""
+    repeated = [one for one in sources if one.sample.provenance in REPEATED and one.sample.lane in MEASURING_LANES]
+    why = (parent_loss or reported_loss(sources)) if repeated else None
     if why is None:
         return sources
-    return [one.replaced(why) if _is_imported(one) and one.sample.lane in MEASURING_LANES else one for one in sources]
+    return [one.replaced(why) if one in repeated else one for one in sources]
 
 
 def _deciding_source(sources: Sequence[SampleReadings]) -> SampleReadings | None:
