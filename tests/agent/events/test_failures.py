@@ -1,8 +1,11 @@
 """Failures of devices that several readers observe: one failure and one recovery."""
 
+import msgspec
+
 from gpufleet.agent.events.timeline import Timeline
 from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
 from gpufleet.model.reading import Round
 from tests.support.passes import World, gpu
 
@@ -11,15 +14,16 @@ class Failing(World):
     """Machine whose readers report states, and the events of their changes."""
 
     def __init__(self) -> None:
-        super().__init__({"nvml": (Lane.FAST,), "dcgm": (Lane.FAST,)})
+        super().__init__({"nvml": (Lane.FAST,), "dcgm": (Lane.FAST,), "kmsg": (Lane.EVENT,)})
         self.timeline = Timeline(self.clock)
         self.states = {reader: DeviceStates(reader) for reader in ("nvml", "dcgm")}
+        self.gpu = gpu(0)
 
     def read(self, seconds: float, **states: str) -> list[tuple[str, str]]:
         """Let readers report states after some seconds; return kind and sources of the events."""
         self.clock.advance(seconds)
         for reader, state in states.items():
-            samples = (self.sample(reader, Lane.FAST, gpu(0), {"gpu_state": state}),)
+            samples = (self.sample(reader, Lane.FAST, self.gpu, {"gpu_state": state}),)
             events = tuple(self.states[reader].change_by_samples(samples))
             self.state.apply(
                 self.timeline.take(self.outcome(reader, Lane.FAST, Round(samples=samples, events=events)), self.state)
@@ -37,6 +41,19 @@ def test_loss_that_two_readers_observe_is_one_event() -> None:
     assert machine.read(60, dcgm="lost", nvml="ok") == []
     assert machine.read(60, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm,nvml")]
     assert machine.read(10, dcgm="ok", nvml="lost") == [("gpu_lost", "nvml")]
+
+
+def test_recovery_after_a_loss_in_the_kernel_log_is_an_event() -> None:
+    """The agent started after the loss: the driver names the GPU once it has recovered, the log always."""
+    machine = Failing()
+    logged = Event(
+        view=gpu(0), kind="gpu_lost", at=machine.clock.now_ns(), attributes={"sources": "kmsg", "log_seq": "1"}
+    )
+    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(logged,))), machine.state)
+    machine.gpu = msgspec.structs.replace(gpu(0), uuid=None)
+    assert ("gpu_lost", "kmsg") in machine.read(10, nvml="lost")
+    machine.gpu = gpu(0)
+    assert machine.read(10, nvml="ok") + machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
 
 
 def test_error_beside_a_loss_is_no_event() -> None:

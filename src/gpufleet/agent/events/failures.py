@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gpufleet.agent.events.groups import log_seq
 from gpufleet.fleet.device_events import FAILURE_OF_STATE, FAILURES
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import View
@@ -25,7 +26,7 @@ class DeviceFailures:
         """Record the failure that a reader observed; return whether it is part of a known failure.
 
         As for one reader, an error of a device that is lost or needs a reset is part of that failure. A failure whose
-        reader stopped is over once no current state is a failure.
+        reader stopped is over once no current state is a failure. The kernel log has no recoveries: none waits for it.
 
         Args:
             event: the failure.
@@ -35,7 +36,8 @@ class DeviceFailures:
         self._recovered.pop(key, None)
         if key in self._failed and not is_failed(key):
             self._complete(key, [])
-        self._failing.setdefault(key, set()).add(_source(event))
+        if log_seq(event) is None:
+            self._failing.setdefault(key, set()).add(_source(event))
         before = self._failed.get(key)
         if kind is before or (kind is EventKind.GPU_FAILED and before is not None):
             return True
