@@ -95,7 +95,6 @@ HOST: tuple[ChartRow, ...] = (
     ChartRow("host_memory_available_bytes", "mem.available", "avail", _mebibytes),
     ChartRow("host_memory_free_bytes", "system.ram", "free", _mebibytes),
     ChartRow("host_memory_buffers_bytes", "system.ram", "buffers", _mebibytes),
-    ChartRow("host_memory_cached_bytes", "system.ram", "cached", _mebibytes),
     ChartRow("host_swap_free_bytes", "system.swap", "free", _mebibytes),
 )
 _NETWORK = ("net_operstate.", "net_speed.", "net.")
