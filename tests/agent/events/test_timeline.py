@@ -147,6 +147,54 @@ def test_events_held_at_a_kill_are_reported_by_the_next_agent() -> None:
     assert [event.code for event in second.emit_pending()] == [31]
 
 
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("ok", "ok"), ["gpu_recovered"]),
+        (("hung", "ok"), ["gpu_recovered"]),
+        (("lost", "ok"), []),
+        (("lost", "lost"), []),
+    ],
+    ids=["recovered", "hung, then recovered", "its reader observes the recovery", "still lost"],
+)
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_gpu_that_recovered_while_the_agent_was_stopped(
+    boot: str, states: tuple[str, str], expected: list[str]
+) -> None:
+    first = Machine()
+    lost = Event(view=gpu(0), kind="gpu_lost", at=first.clock.now_ns(), attributes={"sources": "nvml"})
+    first.report(lost)
+    first.emit_pending()
+    second = Machine(first.timeline.state_to_save(first.state), boot=boot)
+    for lanes in ("dcgm", Lane.FAST), ("kmsg", Lane.EVENT), (READER, Lane.EVENT):
+        second.passed(*lanes)
+    events: list[Event] = []
+    for state in states:
+        sample = second.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": state, "gpu_power_watts": 1.0})
+        outcome = second.outcome("nvml", Lane.FAST, Round(samples=(sample,)))
+        second.state.apply(second.timeline.take(outcome, second.state))
+        second.report()
+        events += second.emit_pending()
+    assert [event.kind for event in events if event.kind == "gpu_recovered"] == expected
+    assert all(event.view == gpu(0) and event.attributes == {"sources": "nvml"} for event in events)
+
+
+def test_recovery_before_a_restart_is_not_repeated() -> None:
+    first = Machine()
+    unnamed = msgspec.structs.replace(gpu(0), uuid=None)
+    failed, recovered = [
+        Event(view=view, kind=kind, at=at, attributes={"sources": "nvml"})
+        for at, (kind, view) in enumerate((("gpu_lost", unnamed), ("gpu_recovered", gpu(0))), 1)
+    ]
+    saved = msgspec.structs.replace(first.timeline.state_to_save(first.state), events=(failed, recovered))
+    second = Machine(saved)
+    for lanes in ("dcgm", Lane.FAST), ("kmsg", Lane.EVENT), (READER, Lane.EVENT):
+        second.passed(*lanes)
+    second.passed("nvml", Lane.FAST, second.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"}))
+    second.report()
+    assert second.emit_pending() == ()
+
+
 def test_new_boot_starts_new_counts() -> None:
     first = Machine()
     first.report(log_event(7))

@@ -15,6 +15,7 @@ from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.events.changes import ChangeDetector
 from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
 from gpufleet.agent.events.groups import EventGroups, log_seq
+from gpufleet.fleet.device_events import FAILURE_OF_STATE
 from gpufleet.fleet.readings import STATE
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -161,6 +162,7 @@ class Timeline:
         self._changes = ChangeDetector(driver=saved.driver if saved else "", session=old.session if old else 0)
         self._groups = EventGroups()
         self._failures = DeviceFailures()
+        self._unended = _unended_failures(saved.events if saved else ())
         self._next_sample = clock.monotonic()
 
     def take(self, outcome: Outcome, state: AgentState) -> Outcome:
@@ -187,6 +189,8 @@ class Timeline:
             self._groups.take(event, now)
         for sample in done.samples:
             self._resume(sample, state, now)
+        for event in self._recovered_between(state, now, outcome.ended_at):
+            self._groups.take(event, now)
         if not done.events:
             return outcome
         return msgspec.structs.replace(outcome, round=msgspec.structs.replace(done, events=()))
@@ -255,6 +259,24 @@ class Timeline:
         if event is not None:
             self._groups.take(event, now)
 
+    def _recovered_between(self, state: AgentState, now: float, at: int) -> list[Event]:
+        """Return the events of devices that failed before the agent's start, and work since its first passes.
+
+        To reset a GPU, an operator stops the agent: no reader observes the recovery.
+        """
+        events: list[Event] = []
+        for key, view in list(self._unended.items()) if self._unended and not state.missing() else ():
+            known = _resolve(view, state) or view
+            shown = (current_readings(known.key, state, now) or {}).get(STATE)
+            if shown is None or (shown.value != OK and shown.value not in FAILURE_OF_STATE):
+                continue  # gone, or without an answer: it may be back later
+            del self._unended[key]
+            if shown.value == OK:
+                events.append(
+                    Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader})
+                )
+        return events
+
     def _is_known(self, event: Event) -> bool:
         """Return whether the event is a known kernel log record: each start reads the log from the beginning."""
         seq = log_seq(event)
@@ -278,6 +300,24 @@ class Timeline:
             driver_reports = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
             values, dims = self._xids.values(view, watched=log_is_read or driver_reports)
             yield _sample(view, at, values, dims)
+
+
+def _unended_failures(events: Iterable[Event]) -> dict[str, View]:
+    """Return the devices with a failure that no later event ended, by view key; `events` are in order of time.
+
+    A device that was known by its address only can have its UUID once it has recovered.
+    """
+    failed: dict[str, View] = {}
+    for event in events:
+        view = event.view
+        if view is None:
+            continue
+        if is_failure(event):
+            failed[view.key] = view
+        elif is_recovery(event):
+            failed.pop(view.key, None)
+            failed.pop(f"{view.kind}/pci/{view.pci_address}", None)
+    return failed
 
 
 def _sample(
