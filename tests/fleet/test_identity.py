@@ -22,9 +22,9 @@ class Fleet:
         self.known: dict[str, KnownMachine] = {}
         self.conflicts: set[str] = set()
 
-    def receive(self, machine: Machine, at: int = NOW) -> str:
-        decision = decide(self.known.values(), machine, at)
-        known = decision.known or new_machine(f"m{len(self.known)}", machine, at)
+    def receive(self, machine: Machine, at: int = NOW, made_at: int | None = None) -> str:
+        decision = decide(self.known.values(), machine, at, "", made_at)
+        known = decision.known or new_machine(f"m{len(self.known)}", machine, at, at if made_at is None else made_at)
         self.known[known.id] = known
         if decision.rivals:
             self.conflicts |= {known.id, *decision.rivals}
@@ -163,6 +163,52 @@ def test_boot_id_that_returns_much_later_is_late_data() -> None:
     fleet.receive(machine(machine_id="a", boot_id="b2"), NOW + SECOND)
     assert fleet.receive(one, NOW + RETURN_NS + 10 * SECOND) == before
     assert not fleet.conflicts
+
+
+@pytest.mark.parametrize(
+    ("late", "received"),
+    [
+        ({"boot_id": "b3"}, 100),  # under its former name
+        ({"boot_id": "b2"}, 100),  # of a boot that no report had
+        ({"boot_id": "b1"}, 100),  # of the boot before, which could be a clone's
+        ({"boot_id": "b1"}, 2000),
+        ({"boot_id": "b2", "name": "node-b"}, 100),  # of the boot before, under the present name
+    ],
+)
+def test_late_report_changes_no_evidence(late: dict[str, str], received: int) -> None:
+    """A machine was renamed and booted twice during an outage; its newest report arrived before its backlog."""
+    fleet = Fleet()
+    before = fleet.receive(machine(machine_id="a", boot_id="b1"))
+    renamed = machine(name="node-b", machine_id="a", boot_id="b3")
+    for seconds in (90, received - 1):
+        assert fleet.receive(renamed, NOW + seconds * SECOND) == before
+    assert fleet.receive(machine(machine_id="a", **late), NOW + received * SECOND, NOW + 50 * SECOND) == before
+    assert fleet.known[before].machine == renamed
+    assert fleet.receive(renamed, NOW + (received + 1) * SECOND) == before
+    assert (len(fleet.known), fleet.conflicts) == (1, set())
+    assert [one.name for one in names_within(fleet.known[before], NOW, NOW + 99 * SECOND)] == ["node-a", "node-b"]
+
+
+@pytest.mark.parametrize("late", [{"boot_id": "b1"}, {"boot_id": "b2", "name": "node-b"}])
+def test_backlog_of_a_new_machine_changes_no_evidence(late: dict[str, str]) -> None:
+    """Its newest report is the first that the hub receives."""
+    fleet = Fleet()
+    newest = machine(machine_id="a", boot_id="b2")
+    id_ = fleet.receive(newest)
+    assert fleet.receive(machine(machine_id="a", **late), NOW + SECOND, NOW - 600 * SECOND) == id_
+    assert fleet.known[id_].machine == newest
+    assert fleet.receive(newest, NOW + 2 * SECOND) == id_
+    assert not fleet.conflicts
+
+
+def test_backlog_of_a_new_clone_is_not_of_the_first_machine() -> None:
+    """The clone has reports from before the other machine booted."""
+    fleet = Fleet()
+    first = machine(machine_id="cloned", boot_id="b1")
+    id_ = fleet.receive(first)
+    clone = fleet.receive(machine(name="node-b", machine_id="cloned", boot_id="b2"), NOW + SECOND, NOW - 600 * SECOND)
+    assert fleet.receive(first, NOW + 2 * SECOND) == id_ != clone
+    assert fleet.conflicts == {id_, clone}
 
 
 def test_disk_in_another_chassis_is_another_machine() -> None:

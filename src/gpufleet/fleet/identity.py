@@ -4,7 +4,8 @@ Rule 1. The strongest evidence that two records share decides: system UUID, Kube
         id, machine-id, and last the host name.
 Rule 2. Records that differ in stronger evidence are two machines, whatever weaker evidence they share.
 Rule 3. A boot id distinguishes a clone from a restart. A boot id never recurs: a recurring one is another machine's.
-        Two host names with two boot ids at the same time are two machines. Late reports of an earlier boot are neither.
+        Two host names with two boot ids at the same time are two machines. Late reports, made before the newest boot
+        or the newest name was first reported, are neither, and change no evidence: backlogs arrive in any order.
 Rule 4. The machine that first had an id keeps it. A clone gets a new id, and both carry the conflict.
 Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only. The hypervisor is
         identified by its id, since its name may change and pass to another machine.
@@ -39,10 +40,11 @@ CLONE_BOOTS_KEPT = 8
 
 
 class Boot(msgspec.Struct, frozen=True, array_like=True):
-    """Boot id and the time it was last seen."""
+    """Boot id, the time it was last seen, and the time at which the first report of it was made; 0 if not known."""
 
     boot_id: str
     last_seen: int
+    since: int = 0
 
 
 class BorneName(msgspec.Struct, frozen=True, array_like=True):
@@ -130,9 +132,9 @@ def decide(
         machine: the evidence.
         at: time of receipt; for a late report, which newer ones overtook, the time of sending.
         host: of a guest, the id of its hypervisor; empty if unknown.
-        made_at: when the report was made, if that is before `at`: a machine has a new name since then.
+        made_at: when the report was made, if that is before `at`: a machine has a new name or boot since then.
     """
-    named_at = at if made_at is None else min(made_at, at)
+    made_at = at if made_at is None else min(made_at, at)
     rivals: list[KnownMachine] = []
     shared = ""
     candidates = [one for one in known if _comparable(one, machine, host)]
@@ -140,18 +142,19 @@ def decide(
         value = getattr(machine, field)
         holders = [one for one in candidates if value and getattr(one.machine, field) == value]
         fits = [one for one in holders if _compatible(one, machine, level)]
-        chosen = _choose(fits, machine, at)
-        if chosen is not None and _is_late(chosen, machine, at):
-            return MatchDecision(verdict=MatchOutcome.SAME, known=chosen)
+        chosen = _choose(fits, machine, at, made_at)
+        if chosen is not None and _is_late(chosen, machine, at, made_at):
+            received = msgspec.structs.replace(chosen, last_seen=max(at, chosen.last_seen))
+            return MatchDecision(verdict=MatchOutcome.SAME, known=received)
         if chosen is not None and _boot_returned(chosen, machine, at):
             return MatchDecision(
-                verdict=MatchOutcome.RETURNED, known=_given_back(chosen, machine, at, named_at), shared=field
+                verdict=MatchOutcome.RETURNED, known=_given_back(chosen, machine, at, made_at), shared=field
             )
         if chosen is not None:
             new_rivals = [one for one in rivals if one.id != chosen.id]
             return MatchDecision(
                 verdict=MatchOutcome.SAME,
-                known=_merge(chosen, machine, at, named_at),
+                known=_merge(chosen, machine, at, made_at),
                 rivals=tuple(one.id for one in new_rivals),
                 shared=shared if new_rivals else "",
             )
@@ -164,9 +167,9 @@ def decide(
     return MatchDecision(verdict=MatchOutcome.NEW, rivals=tuple(one.id for one in rivals), shared=shared)
 
 
-def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A002 - the API's name
-    """Return the record of a machine that was never seen before."""
-    boots = (Boot(machine.boot_id, at),) if machine.boot_id else ()
+def new_machine(id: str, machine: Machine, at: int, made_at: int = 0) -> KnownMachine:  # noqa: A002 - the API's name
+    """Return the record of a machine that was never seen before; arguments as in `decide`."""
+    boots = (Boot(machine.boot_id, at, made_at),) if machine.boot_id else ()
     return KnownMachine(id=id, machine=machine, last_seen=at, boots=boots)
 
 
@@ -211,26 +214,39 @@ def _boot_returned(one: KnownMachine, machine: Machine, at: int) -> bool:
     return any(boot.boot_id == machine.boot_id and at - boot.last_seen <= RETURN_NS for boot in one.boots[:-1])
 
 
-def _is_late(one: KnownMachine, machine: Machine, at: int) -> bool:
-    """Return whether this is a late report of an earlier boot, from before the newest boot was seen."""
-    return any(boot.boot_id == machine.boot_id for boot in one.boots[:-1]) and at < one.boots[-1].last_seen
+def _is_late(one: KnownMachine, machine: Machine, at: int, made_at: int) -> bool:
+    """Return whether this is a late report, made before the newest boot or the newest name was reported."""
+    if machine.boot_id and one.boots and machine.boot_id != one.boots[-1].boot_id:
+        return (_had_boot(one, machine) and at < one.boots[-1].last_seen) or made_at < one.boots[-1].since
+    newest = one.renames or one.boots  # without renames, the first report of the boot has the present name
+    return machine.name != one.machine.name and bool(newest) and made_at < newest[-1].since
 
 
-def _at_odds(one: KnownMachine, machine: Machine, at: int) -> bool:
-    """Return whether both are live now under two names and two boots."""
+def _had_boot(one: KnownMachine, machine: Machine) -> bool:
+    return any(boot.boot_id == machine.boot_id for boot in one.boots[:-1])
+
+
+def _at_odds(one: KnownMachine, machine: Machine, at: int, made_at: int) -> bool:
+    """Return whether both are live now under two names and two boots.
+
+    A late report is of the same machine only under a former name, or of a known boot: it can be of a new clone.
+    """
     if one.machine.boot_id is None or machine.boot_id is None or _boot_returned(one, machine, at):
+        return False
+    is_former = _had_boot(one, machine) or any(each.name == machine.name for each in one.renames)
+    if is_former and _is_late(one, machine, at, made_at):
         return False
     return _live(one, at) and one.machine.boot_id != machine.boot_id and one.machine.name != machine.name
 
 
-def _choose(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine | None:
+def _choose(fits: list[KnownMachine], machine: Machine, at: int, made_at: int) -> KnownMachine | None:
     same_boot = [one for one in fits if machine.boot_id and one.machine.boot_id == machine.boot_id]
     if len(same_boot) == 1:
         return same_boot[0]
     returned = [one for one in fits if _boot_returned(one, machine, at)]
     if len(returned) == 1:
         return returned[0]
-    fits = [one for one in fits if not _at_odds(one, machine, at)]
+    fits = [one for one in fits if not _at_odds(one, machine, at, made_at)]
     if len(fits) <= 1:
         return fits[0] if fits else None
     if machine.boot_id is None:
@@ -263,7 +279,7 @@ def _is_named_so(one: KnownMachine, machine: Machine) -> bool:
     return one.named_only and all(getattr(one.machine, field) == getattr(machine, field) for field in EVIDENCE)
 
 
-def _merge(one: KnownMachine, machine: Machine, at: int, named_at: int) -> KnownMachine:
+def _merge(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownMachine:
     """Merge the newest evidence; fields that it lacks keep their values."""
     merged = msgspec.structs.replace(
         machine,
@@ -275,19 +291,20 @@ def _merge(one: KnownMachine, machine: Machine, at: int, named_at: int) -> Known
     boots = one.boots
     if machine.boot_id:
         # The newest boot was live for as long as the machine was: a later boot follows at that time.
-        earlier = (*boots[:-1], Boot(boots[-1].boot_id, one.last_seen)) if boots else ()
+        earlier = (*boots[:-1], msgspec.structs.replace(boots[-1], last_seen=one.last_seen)) if boots else ()
         kept = tuple(boot for boot in earlier if boot.boot_id != machine.boot_id)
-        boots = (*kept, Boot(machine.boot_id, at))[-BOOTS_KEPT:]
+        is_newest = bool(boots) and boots[-1].boot_id == machine.boot_id
+        boots = (*kept, Boot(machine.boot_id, at, boots[-1].since if is_newest else made_at))[-BOOTS_KEPT:]
     return msgspec.structs.replace(
         one,
         machine=merged,
         last_seen=max(at, one.last_seen),
         boots=boots,
-        renames=_renamed(one, machine.name, named_at),
+        renames=_renamed(one, machine.name, made_at),
     )
 
 
-def _given_back(one: KnownMachine, machine: Machine, at: int, named_at: int) -> KnownMachine:
+def _given_back(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownMachine:
     """Return the id to the machine that had it first; all later boots are a clone's."""
     assert machine.boot_id is not None
     position = next(i for i, boot in enumerate(one.boots) if boot.boot_id == machine.boot_id)
@@ -296,7 +313,7 @@ def _given_back(one: KnownMachine, machine: Machine, at: int, named_at: int) -> 
         one,
         machine=machine,
         last_seen=max(at, one.last_seen),
-        boots=(*one.boots[:position], Boot(machine.boot_id, at)),
+        boots=(*one.boots[:position], msgspec.structs.replace(one.boots[position], last_seen=at)),
         clone_boots=(*one.clone_boots, *later)[-CLONE_BOOTS_KEPT:],
-        renames=_renamed(one, machine.name, named_at),
+        renames=_renamed(one, machine.name, made_at),
     )

@@ -131,11 +131,18 @@ class MachineCache:
         return decide(candidates, machine, at, host).verdict is not MatchOutcome.NEW
 
     def match(
-        self, cluster: str, sender: str, machine: Machine, at: int, now: int, made_at: int | None = None
+        self,
+        cluster: str,
+        sender: str,
+        machine: Machine,
+        at: int,
+        now: int,
+        made_at: int | None = None,
+        host: str = "",
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         self._expire(now)
-        host = self._host_of(cluster, sender, machine)
+        host = host or self._host_of(cluster, sender, machine)
         row = self._repeated(cluster, sender, machine, host)
         if row is not None:
             self._clamp_future(row, now)
@@ -149,7 +156,8 @@ class MachineCache:
         decision = decide(self._candidates(cluster, machine), machine, at, host, made_at)
         if decision.verdict is MatchOutcome.SAME and decision.known is not None:
             before = self._rows[decision.known.id]
-            self._conflicts.record_name(before.known, before.sender, sender, machine, at)
+            if decision.known.machine.name == machine.name:  # else a late report under a former name
+                self._conflicts.record_name(before.known, before.sender, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at, made_at)
         row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
         self._store(row)
@@ -425,7 +433,7 @@ class MachineCache:
                     f"a limit of {most} with retired ones: check its senders for made-up machines, or raise "
                     "ingest.max_machines"
                 )
-            known = new_machine(self._new_id(), machine, at)
+            known = new_machine(self._new_id(), machine, at, at if made_at is None else made_at)
             if self._by_evidence.get((cluster, "name", machine.name)) or (cluster, machine.name) in self._renames:
                 known = msgspec.structs.replace(
                     known, renames=(BorneName(machine.name, at if made_at is None else made_at),)

@@ -96,10 +96,11 @@ class SqlRegistry:
         at: int,
         now: int | None = None,
         made_at: int | None = None,
+        host: str = "",
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to."""
         with self._lock:
-            return self._machines.match(cluster, sender, machine, at, at if now is None else now, made_at)
+            return self._machines.match(cluster, sender, machine, at, at if now is None else now, made_at, host)
 
     def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that a third party names."""

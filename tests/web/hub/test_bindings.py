@@ -146,6 +146,36 @@ async def test_rename_moves_no_history_between_tenants(fleet: Fleet) -> None:
     assert [event["node"] for event in events] == ["gpu-9"]
 
 
+async def test_backlog_under_a_former_name_renames_no_machine(fleet: Fleet) -> None:
+    """gpu-7 became gpu-8 without a restart. bravo waits for another gpu-7 when the backlog of the former arrives."""
+    await fleet.report(SEVEN, 700.0, 1)
+    late = [fleet.body(SEVEN, minute, {gpu("GPU-S"): 700.0 + minute}, {}) for minute in (2, 3)]
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 800.0, 15)
+    assert (await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(16)))[0] == 201
+    await fleet.site.post(*late)
+    answer = (await fleet.site.request("/v1/allocations/b/metrics"))[1]
+    assert (answer["reason"], answer["machine"]) == ("target_unknown", None)
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 801.0, 17)
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 900.0, 18)
+    assert await fleet.powers("b") == {900.0}
+    assert (await fleet.site.request("/v1/allocations/b"))[1]["bindings"] == [{"machine": await fleet.id_of(NINE)}]
+
+
+async def test_backlog_of_earlier_boots_is_of_the_same_machine(fleet: Fleet) -> None:
+    """The machine booted twice during an outage of the hub. Its agent posts its newest batch first."""
+    boots = [msgspec.structs.replace(SEVEN, boot_id=f"b{number}") for number in range(3)]
+    await fleet.report(boots[0], 1.0, 1, gpu("GPU-S"))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    late = [fleet.body(boots[1], minute, {gpu("GPU-S"): float(minute)}, {}) for minute in (5, 6)]
+    for minute, body in enumerate(late, start=25):
+        await fleet.report(boots[2], float(minute), minute, gpu("GPU-S"))
+        await fleet.site.post(body)
+    await fleet.report(boots[2], 27.0, 27, gpu("GPU-S"))
+    (machine,) = (await fleet.site.request("/v1/machines"))[1]["items"]
+    assert (machine["machine"]["boot_id"], machine.get("conflict")) == ("b2", None)
+    assert await fleet.powers("a") == {1.0, 5.0, 6.0, 25.0, 26.0, 27.0}
+
+
 @pytest.mark.parametrize("imported_before", [True, False])
 async def test_imported_series_follow_the_name_to_its_new_bearer(fleet: Fleet, imported_before: bool) -> None:
     """The exporter of a machine has the machine's name only, which was that of another tenant's machine before."""

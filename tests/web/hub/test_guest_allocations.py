@@ -105,6 +105,23 @@ async def test_guest_history_survives_a_change_of_its_host(site: Site, host: Mac
     assert len(events["events"]) == 2
 
 
+async def test_backlog_of_a_renamed_host_is_of_the_same_guest(site: Site) -> None:
+    """The host was renamed, and another one has its name, when the backlog of the former name arrives."""
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "tenant": "acme"}
+    await site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})
+    start, renamed = now() - 600 * NANOS, msgspec.structs.replace(NODE, name="renamed")
+    await site.post(batch(1, start), batch(9, start + 500 * NANOS, host=renamed, power=79.0))
+    other = msgspec.structs.replace(OTHER_NODE, name=NODE.name)
+    await site.post(encode(make_batch(1, start + 510 * NANOS, machine=other, sender="other", epoch="0" * 32)))
+    await site.post(batch(2, start + 60 * NANOS, power=78.0))
+    await site.post(batch(10, now(), host=renamed, power=80.0))
+    machines = {one["id"]: one["machine"]["name"] for one in (await site.request("/v1/machines"))[1]["items"]}
+    assert sorted(machines.values()) == ["ml/train-0", NODE.name, "renamed"]
+    _, past = await site.request("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    points = [point["value"] for one in past["series"] for point in one["points"] if point["value"] is not None]
+    assert (past["detail"], sorted(points)) == ("", [77.0, 78.0, 79.0, 80.0])
+
+
 THIRD_NODE = Machine(
     name="node-c", machine_id="c" * 32, system_uuid="11111111-0000-0000-0000-00000000000c", boot_id="c"
 )

@@ -31,6 +31,7 @@ from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import digest_of, is_within
 from gpufleet.model.catalogue import KUBERNETES_REPORTED
 from gpufleet.model.errors import RegistryError, UnstorableError
+from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.ledger import FlushIntent, NewestReport, Ranges, SenderState, SequenceKey, SequenceState
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import LATEST
@@ -241,14 +242,19 @@ class StoreWriter:
     def _match(self, read: _DecodedRecord) -> tuple[str, ...]:
         batch, now = read.batch, max(read.record.came_at, self._now())  # the log may have a backlog
         at, named = self._observed_at(read.record, read.key, batch), named_only_machines(batch)
-        ids = []
-        for place, machine in enumerate(batch.machines):
+        ids: dict[int, str] = {}
+        nodes: dict[str, str] = {}
+        # Nodes first: the hypervisor of a guest is the node of this batch, whatever its name is now.
+        for place, machine in sorted(enumerate(batch.machines), key=lambda one: one[1].kind is MachineKind.GUEST):
             if place in named:
                 match = self._registry.match_named(batch.cluster, batch.sender, machine, at, now)
             else:
-                match = self._registry.match(batch.cluster, batch.sender, machine, at, now, batch.sent_at)
-            ids.append(match.id)
-        return tuple(ids)
+                host = nodes.get(machine.hypervisor or "", "")
+                match = self._registry.match(batch.cluster, batch.sender, machine, at, now, batch.sent_at, host)
+            ids[place] = match.id
+            if machine.kind is MachineKind.NODE:
+                nodes[machine.name] = match.id
+        return tuple([ids[place] for place in range(len(ids))])
 
     def _named(self, batch: WireBatch, ids: Sequence[str]) -> dict[int, list[Span]]:
         """Return the position of machines that are known by name only to the times in which they had the name.
