@@ -53,11 +53,11 @@ def allocation(name: str = "a", tenant: str | None = "acme", **more: object) -> 
     return Allocation(id=name, generation=1, spec=spec, created_at=at(0), bindings=bindings)  # type: ignore[arg-type]
 
 
-def seen(uuid: str | None, address: str, age: int = 0) -> StoredSample:
+def seen(uuid: str | None, address: str, age: int = 0, *, backlog: bool = False) -> StoredSample:
     side = Side.HOST if uuid else Side.PCI_ONLY
     view = View(kind=ViewKind.GPU, side=side, uuid=uuid, pci_address=address)
     sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=START - age * NANOS, values={})
-    return StoredSample(sample=sample, received_at=START - age * NANOS)
+    return StoredSample(sample=sample, received_at=START + NANOS if backlog else START - age * NANOS)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,10 @@ def seen(uuid: str | None, address: str, age: int = 0) -> StoredSample:
         ([seen("GPU-1", FIRST)], ("gpu/GPU-1",)),
         ([seen("GPU-1", FIRST, 60), seen(None, FIRST)], ("gpu/GPU-1",)),
         ([seen("GPU-1", FIRST, 60), seen("GPU-2", FIRST)], ("gpu/GPU-2",)),
+        ([seen("GPU-1", FIRST, 60, backlog=True), seen("GPU-2", FIRST)], ("gpu/GPU-2",)),
         ([seen(None, FIRST)], (f"gpu/pci/{FIRST}",)),
     ],
-    ids=["driver", "passed through", "swapped", "never read by a driver"],
+    ids=["driver", "passed through", "swapped", "swapped, backlog of the first", "never read by a driver"],
 )
 def test_pci_address_is_bound_to_the_gpu_last_seen_there(stored: list[StoredSample], keys: tuple[str, ...]) -> None:
     assert bind(allocation(devices=(FIRST,)).spec, MACHINE, stored).devices == {FIRST: keys}

@@ -101,7 +101,7 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
             continue
         seen.add(view.pci_address)
         if view.uuid is not None and view.kind is ViewKind.GPU:
-            at = max(one.received_at for one in stored if one.sample.view is not None and one.sample.view.key == key)
+            at = max(one.sample.measured_at for one in stored if one.sample.view and one.sample.view.key == key)
             newest[view.pci_address] = max(newest.get(view.pci_address, (0, "")), (at, key))
     devices: dict[str, tuple[str, ...]] = {}
     for name in spec.devices:
