@@ -3,10 +3,12 @@
 import datetime as dt
 
 import msgspec
+import pytest
 
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import EventKind, EventReport
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.snapshot import Snapshot, Source
@@ -96,6 +98,19 @@ def test_machines_of_a_recording_are_compared_with_themselves() -> None:
     assert [len(one.reports[0].holdings) > 0 for one in batches] == [True] * 3 + [False] * 3
     assert [len(one.reports[0].events) == len(nodes[0].events) for one in batches[:3]] == [True] * 3
     assert not any(one.reports[0].events for one in batches[3:])
+
+
+@pytest.mark.parametrize("device", ["gpu/GPU-gone", "gpu/pci/0000:2b:00.0"])
+def test_event_of_a_device_that_left_is_sent(device: str) -> None:
+    event = EventReport(at=held_snapshot().measured_at, kind=EventKind.GPU_LOST, device=device)
+    (batch,) = batches_of(msgspec.structs.replace(held_snapshot(), events=(event,)))
+    assert [(one.kind, one.view and one.view.key) for one in batch.reports[0].events] == [(EventKind.GPU_LOST, device)]
+
+
+def test_event_of_an_unknown_kind_of_device_is_not_sent() -> None:
+    event = EventReport(at=held_snapshot().measured_at, kind=EventKind.GPU_LOST, device="other/1")
+    (batch,) = batches_of(msgspec.structs.replace(held_snapshot(), events=(event,)))
+    assert batch.reports[0].events == ()
 
 
 def test_guest_is_a_machine_of_its_own() -> None:

@@ -73,7 +73,7 @@ THROUGH_THE_PACKAGE = {
     "model": (
         (
             "access allocation cluster collector contract declarations errors event finding holdings kubernetes "
-            "liveness machine process reading snapshot status time view"
+            "liveness machine process reading snapshot status time"
         ),
         "tests/model",
     ),

@@ -77,6 +77,22 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.uuid or self.pci_address)
 
 
+def view_of_key(key: str) -> View:
+    """Return the view with a key, without anything else that is known about it.
+
+    Raises:
+        ValueError: if it is no key of a view.
+    """
+    kind, _, name = key.partition("/")
+    group, _, rest = name.partition("/")
+    side = Side.VGPU_HOST if kind == ViewKind.VGPU else Side.HOST
+    if group == "pci":
+        return View(kind=ViewKind(kind), side=side, pci_address=rest)
+    if group == "instance":
+        return View(kind=ViewKind(kind), side=side, instance=rest)
+    return View(kind=ViewKind(kind), side=side, uuid=name)
+
+
 def normalise_pci_address(address: str) -> str:
     """Write a PCI address as sysfs does: lower case, four-digit domain.
 

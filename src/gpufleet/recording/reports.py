@@ -16,7 +16,7 @@ from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sa
 from gpufleet.model.snapshot import Device, Guest, Host, ProcessReport, ReaderReport, Snapshot, Source
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import NANOS, to_ns
-from gpufleet.model.view import Scope, View
+from gpufleet.model.view import Scope, View, view_of_key
 from gpufleet.model.wire.batch import Batch, MachineReport
 
 MAX_MACHINES = 10_000
@@ -113,12 +113,15 @@ class _RecordedMachine:
         return tuple(new)
 
     def new_events(self, snapshot: Snapshot) -> tuple[Event, ...]:
-        """Return the events that the frame before does not have. A frame has the most recent events."""
+        """Return the events that the frame before does not have. A frame has the most recent events.
+
+        The device of an event can have left the machine before the frame.
+        """
         views = {device.key: device.view for device in snapshot.devices}
         reports = {msgspec.msgpack.encode(one): one for one in snapshot.events}
         new = [one for key, one in reports.items() if key not in self._events]
         self._events = set(reports)
-        return tuple(_event(one, views) for one in new if one.device is None or one.device in views)
+        return tuple(event for one in new if (event := _event(one, views)) is not None)
 
     def due_holders(
         self, devices: Sequence[Device], at: int
@@ -209,8 +212,14 @@ def _process(report: ProcessReport) -> Process:
     return Process(pid=report.pid, kinds=report.kinds, start_time=report.start_time, values=values, name=report.name)
 
 
-def _event(report: EventReport, views: dict[str, View]) -> Event:
-    view = None if report.device is None else views[report.device]
+def _event(report: EventReport, views: dict[str, View]) -> Event | None:
+    """Return the event of a report; None if it names no device that a machine can have."""
+    view = None if report.device is None else views.get(report.device)
+    if report.device is not None and view is None:
+        try:
+            view = view_of_key(report.device)
+        except ValueError:
+            return None
     return Event(view=view, kind=report.kind, code=report.code, at=to_ns(report.at), attributes=report.attributes)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpufleet.fleet.attribution.contract import unavailable
 from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holding_intervals import HeldInterval, held_intervals
-from gpufleet.fleet.attribution.workloads import answer, view_of_key, with_held_devices
+from gpufleet.fleet.attribution.workloads import answer, with_held_devices
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer
@@ -184,11 +184,6 @@ def test_devices_of_a_hypervisor_do_not_repeat_the_detail() -> None:
     ambiguous = unavailable(allocation(), Reason.AMBIGUOUS_TARGET, "several agents read it: m-a, m-b")
     (device,) = with_held_devices(ambiguous, [held], [record("m-a")], NOW).devices
     assert {(one.absent, one.detail) for one in device.readings.values()} == {(Reason.AMBIGUOUS_TARGET, "")}
-
-
-@pytest.mark.parametrize("key", ["gpu/GPU-1", "mig/MIG-1", "gpu/pci/0000:01:00.0", "mig/instance/1/0@0000:01:00.0"])
-def test_view_of_a_key_has_that_key(key: str) -> None:
-    assert view_of_key(key).key == key
 
 
 holdings = st.lists(

@@ -27,7 +27,7 @@ from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime
-from gpufleet.model.view import Scope, Side, View, ViewKind
+from gpufleet.model.view import Scope, Side, View, ViewKind, view_of_key
 
 _UNCERTAIN = {
     HoldingVerdict.CONFLICT: (Reason.AMBIGUOUS_TARGET, "its machine reports another holder of the same device"),
@@ -161,18 +161,6 @@ def with_held_devices(
         if one.start <= now < one.end and one.machine in known
     ]
     return msgspec.structs.replace(found, devices=tuple(added))
-
-
-def view_of_key(key: str) -> View:
-    """Return the view with a key, without anything else that is known about it."""
-    kind, _, name = key.partition("/")
-    group, _, rest = name.partition("/")
-    side = Side.VGPU_HOST if kind == ViewKind.VGPU else Side.HOST
-    if group == "pci":
-        return View(kind=ViewKind(kind), side=side, pci_address=rest)
-    if group == "instance":
-        return View(kind=ViewKind(kind), side=side, instance=rest)
-    return View(kind=ViewKind(kind), side=side, uuid=name)
 
 
 def _machine_answer(
