@@ -187,6 +187,19 @@ def test_spool_segment_is_decoded(segment: bytes) -> None:
     assert any("3 records" in note for note in decoded.notes)
 
 
+def test_device_that_left_its_machine_has_no_present_values() -> None:
+    """Its reader, whose interval is 10 s, lists only the other GPU after 40 s."""
+    both = make_batch(1, AT - 40 * NANOS, gpus=2)
+    _, decoded = of(pack([encode(both), encode(make_batch(2, AT, gpus=1))]))
+    (snapshot,) = decoded.snapshots
+    readings = {one.uuid: one.readings["gpu_power_watts"] for one in snapshot.devices}
+    assert {uuid: (one.value, one.absent) for uuid, one in readings.items()} == {
+        "GPU-0": (100.0, None),
+        "GPU-1": (None, Reason.STALE),
+    }
+    assert snapshot.aggregate.metrics["gpu_power_watts"].reporting == 1
+
+
 def test_damaged_segment_yields_its_intact_records(segment: bytes) -> None:
     at = segment.index(b"GFrc", len(segment) // 2)
     _, decoded = of(segment[: at + 40] + b"\xff" + segment[at + 41 :])

@@ -10,15 +10,18 @@ from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.codecs.bundle import unpack
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
+from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.receive.log import LogPayload
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError
 from gpufleet.model.event import RECENT_EVENTS, Event
 from gpufleet.model.machine import Machine, PciFunction
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import WIRE_VERSION, MachineReport
 from gpufleet.spool.record import SEGMENT_MAGIC, scan_segment, seed_of, unpack_segment_header
 
@@ -39,7 +42,7 @@ class _MachineReports:
 
     def take(self, report: MachineReport) -> None:
         self.machine = report.machine
-        self.inventory = report.inventory or self.inventory
+        self.inventory = self.inventory if report.inventory is None else report.inventory
         self.events.extend(report.events)
         for sample in report.samples:
             key = (sample.view.key if sample.view else "", sample.reader, sample.lane)
@@ -52,8 +55,33 @@ class _MachineReports:
 
     def snapshot(self, at: int) -> Snapshot:
         machine = SnapshotBuilder(self.machine, at, self.events)
-        machine.take(self.samples.values(), statuses=self.statuses.values(), inventory=self.inventory)
+        machine.take(self._judged(), statuses=self.statuses.values(), inventory=self.inventory)
         return machine.snapshot()
+
+    def _judged(self) -> list[Sample]:
+        """Return the samples. One is stale if its reader measured in the same lane `MISSED_PASSES` intervals later."""
+        newest: dict[tuple[str, Lane], int] = {}
+        for one in self.samples.values():
+            key = one.reader, one.lane
+            newest[key] = max(one.measured_at, newest.get(key, 0))
+        found = []
+        for one in self.samples.values():
+            key = one.reader, one.lane
+            interval = self.statuses[key].interval_seconds if key in self.statuses else LANE_SECONDS[one.lane]
+            is_stale = newest[key] - one.measured_at > MISSED_PASSES * interval * NANOS
+            found.append(_stale(one) if is_stale else one)
+        return found
+
+
+def _stale(sample: Sample) -> Sample:
+    """Return the sample with its absences and without its values: the device may have left its machine."""
+
+    def absent(value: Value | Absent) -> Absent:
+        return value if isinstance(value, Absent) else Absent(Reason.STALE)
+
+    values = {name: absent(value) for name, value in sample.values.items()}
+    dims = tuple([DimValue(one.metric, one.labels, absent(one.value)) for one in sample.dims])
+    return msgspec.structs.replace(sample, values=values, dims=dims, processes=None)
 
 
 class BatchCollector:
