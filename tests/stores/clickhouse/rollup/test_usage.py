@@ -12,7 +12,7 @@ from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
-from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, measured, roll, rows, write
+from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, measured, roll, rows, sample, write
 from tests.support.accepted import accept
 
 pytestmark = pytest.mark.costly
@@ -51,6 +51,26 @@ def test_usage_is_from_the_reporter_with_most_data(store: ClickHouseStore, clust
         (both,) = store.device_usage([interval(cluster, 0, HOUR, "host", "guest")])
         assert (both.used_seconds, both.idle_seconds) == (0, 1260)  # the last measurement is valid for two minutes
         assert (both.power_joules, both.power_seconds) == (5.0 * 660, 660)
+        roll(store)
+
+
+@pytest.mark.parametrize("provenance", [Provenance.IMPORTED, Provenance.HOST_NETDATA])
+def test_lost_gpu_is_not_idle_by_repeated_values(store: ClickHouseStore, cluster: str, provenance: Provenance) -> None:
+    """The agent loses the GPU after 15 minutes; an exporter repeats its values, and is alone in the next hour."""
+    used = Measurement(at=0, busy=0.9, watts=300.0, state="ok")
+    own = [msgspec.structs.replace(used, at=at) for at in range(0, 900, 60)]
+    own += [Measurement(at=at, state="lost") for at in range(900, HOUR - 120, 60)]
+    write(store, cluster, own)
+    repeated = [
+        msgspec.structs.replace(sample(Measurement(at=at, busy=0.0, watts=70.0)), reader="x", provenance=provenance)
+        for at in range(0, 2 * HOUR, 60)
+    ]
+    store.write([accept(cluster, "m", repeated)], f"{cluster}-x")
+    for _ in range(2):
+        lost, after = store.device_usage([interval(cluster, 0, HOUR, "m"), interval(cluster, HOUR, 2 * HOUR, "m")])
+        assert (lost.used_seconds, lost.idle_seconds) == (900, 0)
+        assert (lost.power_joules, lost.power_seconds) == (900 * 300.0, 900)
+        assert (after.used_seconds, after.idle_seconds) == (0, HOUR)
         roll(store)
 
 

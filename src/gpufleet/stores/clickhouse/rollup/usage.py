@@ -6,7 +6,8 @@ The rules are those of the rollups (`durations.py`). A device is used while its 
 distributed evenly between readings at most `MAX_COUNTER_GAP_SECONDS` apart, and unknown if it exceeds `MAX_GPU_WATTS`.
 Energy from power readings is computed too, with the same validity as utilisation.
 
-Intervals are split at hours, and each part is answered by one reporter. So both sources give equal results.
+Intervals are split at hours, and each part is answered by one reporter. So both sources give equal results. Values of
+`REPEATED` do not count in a part in which another reporter lost the device: they can be from before the loss.
 """
 
 from collections import defaultdict
@@ -15,7 +16,10 @@ from typing import Any
 
 import msgspec
 
+from gpufleet.fleet.readings import REPEATED, STATE
 from gpufleet.model.api.usage import USED_RATIO, DeviceInterval, DeviceUsage
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.device_state import LOST
 from gpufleet.model.stored.retention import MAX_COUNTER_GAP_SECONDS, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
@@ -27,6 +31,7 @@ from gpufleet.stores.clickhouse.rollup.tables import (
     NEXT_SAMPLE_NS,
     RANGE_CONDITION,
     REPORTER_COLUMNS,
+    STATES_1H,
     USAGE_1H,
     UTILIZATION,
     WATTS,
@@ -107,6 +112,27 @@ def render_best_reporter(usage: str, by: str) -> str:
     FROM ({usage}) GROUP BY {by}"""  # noqa: S608
 
 
+_REPEATED = "provenance IN (" + ", ".join(f"'{one}'" for one in sorted(REPEATED)) + ")"
+
+_LOST_PARTS = f"""
+    SELECT s.number FROM (
+        SELECT {REPORTER_COLUMNS}, {value_expression(CATALOGUE[STATE])} AS state,
+            toUnixTimestamp64Nano(measured_at) AS at_ns, {NEXT_SAMPLE_NS} AS next_ns
+        FROM samples FINAL PREWHERE {RANGE_CONDITION}
+    ) AS readings INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject
+    WHERE state = '{LOST}' AND NOT {_REPEATED}
+        AND greatest(at_ns, s.first_ns) < least(next_ns, at_ns + s.valid_ns, s.last_ns)"""  # noqa: S608
+"""Query for the parts of intervals in which a reporter that repeats nothing lost the device."""
+
+_LOST_HOURS = f"""
+    SELECT s.number, at FROM (
+        SELECT subject, at FROM {STATES_1H.name} FINAL
+        WHERE subject IN {{subjects:Array(UInt32)}} AND metric = '{STATE}' AND state = '{LOST}' AND NOT {_REPEATED}
+            AND at >= toDateTime({{start:Int64}}, 'UTC') AND at < toDateTime({{end:Int64}}, 'UTC')
+            AND (at, version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)
+    ) AS states INNER JOIN ({_INTERVALS}) AS s ON states.subject = s.of_subject"""  # noqa: S608
+"""The same for whole hours: number and hour."""
+
 _SELECTED = "use.1, use.2, power.1, power.2, energy.1, energy.2"
 
 
@@ -120,7 +146,9 @@ def render_intervals() -> str:
     join = f"INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject"
     pieces = _pieces("s.number", "s.first_ns", "s.last_ns", join)
     by = f"{REPORTER_COLUMNS}, number, card, rank"
-    usage = f"SELECT {by}, {_SUMMED} FROM ({pieces}) GROUP BY {by}"  # noqa: S608
+    usage = f"""
+        SELECT {by}, {_SUMMED} FROM ({pieces}) WHERE NOT ({_REPEATED} AND number IN ({_LOST_PARTS})) GROUP BY {by}
+    """  # noqa: S608
     best = render_best_reporter(usage, "number, card")
     return f"SELECT number, card, {_SELECTED} FROM ({best}) {_MERGE_SETTINGS}"  # noqa: S608
 
@@ -140,7 +168,8 @@ def render_whole_hours() -> str:
                 AND at >= toDateTime({{start:Int64}}, 'UTC') AND at < toDateTime({{end:Int64}}, 'UTC')
                 AND (at, version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)
         ) AS readings INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject
-        WHERE toUnixTimestamp(at) * {NANOS} >= s.first_ns AND toUnixTimestamp(at) * {NANOS} < s.last_ns"""  # noqa: S608
+        WHERE toUnixTimestamp(at) * {NANOS} >= s.first_ns AND toUnixTimestamp(at) * {NANOS} < s.last_ns
+            AND NOT ({_REPEATED} AND (number, at) IN ({_LOST_HOURS}))"""  # noqa: S608
     sums = ", ".join(f"sum({one})" for one in _SELECTED.split(", "))
     best = render_best_reporter(usage, "number, card, at")
     return f"SELECT number, card, {sums} FROM ({best}) GROUP BY number, card"  # noqa: S608
