@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.facts.conditions import CORE_FAILURES
-from gpufleet.fleet.facts.metrics import DEVICE_METRICS, DEVICE_TEXTS, FACT_METRICS
+from gpufleet.fleet.facts.metrics import DEVICE_METRICS, DEVICE_TEXTS, FACT_METRICS, STATE
 from gpufleet.fleet.facts.newest import MergedReadings, current_rows, number_of
 from gpufleet.fleet.readings import Freshness, all_stale, merge, stored_readings
 from gpufleet.model.absence import Absent, Reason
@@ -28,6 +28,7 @@ METRICS = (
 )
 REASONS = (Reason.TIMEOUT, Reason.INVALID_VALUE, Reason.NOT_SUPPORTED, Reason.DRIVER_ERROR, Reason.GPU_LOST)
 UUIDS = ("GPU-a", "GPU-b")
+PROVENANCES = {"exporter": Provenance.IMPORTED, "netdata": Provenance.HOST_NETDATA}
 COUNTED = frozenset({*CORE_FAILURES, Reason.INVALID_VALUE})
 
 
@@ -46,9 +47,10 @@ def samples(draw: st.DrawFn) -> list[StoredSample]:
     """Newest samples of two GPUs by some readers, of any age."""
     found = []
     for uuid in UUIDS:
-        for reader in draw(st.sets(st.sampled_from(("nvml", "dcgm", "other", "exporter")), min_size=1)):
+        for reader in draw(st.sets(st.sampled_from(("nvml", "dcgm", "other", "netdata", "exporter")), min_size=1)):
             for lane in draw(st.sets(st.sampled_from((Lane.FAST, Lane.SLOW, Lane.STATIC)), min_size=1)):
                 own = [metric for metric in METRICS if CATALOGUE[metric].lane is lane]
+                own = [metric for metric in own if (reader, metric) != ("netdata", STATE)]  # it reports none
                 covered = draw(st.sets(st.sampled_from(own)))
                 sample = Sample(
                     view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid),
@@ -56,7 +58,7 @@ def samples(draw: st.DrawFn) -> list[StoredSample]:
                     lane=lane,
                     measured_at=NOW - draw(st.sampled_from((0, 30, 31, 150, 151))) * NANOS,
                     values={metric: draw(value_of(metric)) for metric in own if metric in covered},  # type: ignore[misc]
-                    provenance=Provenance.IMPORTED if reader == "exporter" else Provenance.HOST_LOCAL_PROBE,
+                    provenance=PROVENANCES.get(reader, Provenance.HOST_LOCAL_PROBE),
                 )
                 age = draw(st.sampled_from((-1000, -10, 0, 60, 119, 121, 150, 1000, 1790, 1900, 4000)))
                 found.append(StoredSample(sample=sample, received_at=NOW - age * NANOS))

@@ -4,9 +4,8 @@ import msgspec
 import numpy as np
 
 from gpufleet.fleet.facts.devices import ClusterDevices
-from gpufleet.fleet.facts.gpus import NETDATA_READER
 from gpufleet.fleet.facts.metrics import DRIVER_STATE, GUEST_GPUS
-from gpufleet.fleet.facts.newest import NONE, MergedReadings, number_of
+from gpufleet.fleet.facts.newest import NETDATA_READER, NONE, MergedReadings, number_of
 from gpufleet.fleet.facts.nodes import ClusterMachines
 from gpufleet.fleet.readings import MEASURING_LANES
 from gpufleet.fleet.rules.logic import Column

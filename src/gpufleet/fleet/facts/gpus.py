@@ -7,7 +7,7 @@ import numpy as np
 
 from gpufleet.fleet.devices import GpuListing, duplicate_gpus
 from gpufleet.fleet.facts.metrics import DEVICE_METRICS, DEVICE_TEXTS, GPU_ADDRESS, STATE
-from gpufleet.fleet.facts.newest import NONE, MergedReadings, reason_of
+from gpufleet.fleet.facts.newest import NETDATA_READER, NONE, MergedReadings, reason_of
 from gpufleet.fleet.readings import MEASURING_LANES
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS, KeyReport, slot_keys
@@ -23,9 +23,6 @@ PCI_KEY = f"{ViewKind.GPU}/pci/"
 
 INDEX_KEY = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
 """Prefix of the view key of a GPU that is identified only by its index."""
-
-NETDATA_READER = "netdata"
-"""Name of the reader of the operator's Netdata, which can repeat the values of GPUs that the driver no longer lists."""
 
 _UUID, _PCI, _INDEX = range(3)
 

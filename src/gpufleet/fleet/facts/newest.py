@@ -21,6 +21,9 @@ from gpufleet.model.time import NANOS
 NONE = -1
 """Position of a subject, row or text that does not exist."""
 
+NETDATA_READER = "netdata"
+"""Name of the reader of the operator's Netdata, which can repeat the values of GPUs that the driver no longer lists."""
+
 _NUMBER_OF = {reason: number for number, reason in enumerate(Reason, 1)}
 """Reason to its number in a column; 0 is no absence."""
 
@@ -163,7 +166,7 @@ class MergedReadings:
         self.texts = TextSets(newest, self.rows, texts)
         self._absences = AbsenceReasons(newest, self.rows)
         self._states = self._counting_states()
-        self._blocked = self._imported_of_lost()
+        self._blocked = self._repeated_of_lost()
         self._counts = self.usable & ~self._blocked
         self._heads: dict[str, Column] = {}
 
@@ -298,15 +301,17 @@ class MergedReadings:
         np.maximum.at(worst, self.subject, severities)
         return np.where(has_state & ~(counts & (severities == worst[self.subject])), np.nan, cells)
 
-    def _imported_of_lost(self) -> Column:
-        """Return the imported measurements of subjects that another reader reports as lost."""
+    def _repeated_of_lost(self) -> Column:
+        """Return the measurements of `fleet.readings.REPEATED` of subjects that another reader reports as lost."""
         imported = np.asarray(self._newest.imported, bool)[self.rows]
+        is_netdata = np.array([name == NETDATA_READER for name in self._newest.readers], bool)
+        repeated = imported | is_netdata[self._newest.reader[self.rows]]
         states = self._states
-        if states is None or not imported.any():
+        if states is None or not repeated.any():
             return np.zeros(len(self.rows), bool)
         is_lost = self.any_row((states == _LOST_STATE) & self.usable & ~imported)
         measuring = np.array([Lane(name) in MEASURING_LANES for name in self._newest.lanes], bool)
-        return np.asarray(imported & is_lost[self.subject] & measuring[self._newest.lane[self.rows]])
+        return np.asarray(repeated & is_lost[self.subject] & measuring[self._newest.lane[self.rows]])
 
 
 def reason_of(number: int) -> Reason | None:
