@@ -9,8 +9,9 @@ from gpufleet.agent.collect.state import Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.reading import Round
+from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.status import ReaderState
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.runtime import SystemClock
 from tests.fakes.readers import ScriptedReader
 from tests.support.waiting import wait_until_async
@@ -112,6 +113,39 @@ async def test_loop_reads_every_lane_and_continues_after_failures() -> None:
     assert reader.passes.count(Lane.STATIC) == 1
     assert reader.closed == 1
     assert [outcome.status.lane for outcome in outcomes] == reader.passes[: len(outcomes)]
+
+
+async def test_recreated_mig_device_is_described_at_once() -> None:
+    """The driver derives UUIDs from places: a MIG device of another size can have the UUID of an earlier one."""
+    view = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent="gpu/GPU-1")
+    profiles = iter(["1g.18gb", "1g.18gb", "4g.71gb"])
+
+    async def script(lane: Lane) -> Round:
+        values: dict[str, Value | Absent] = {}
+        if lane is Lane.FAST:
+            values = {"mig_profile": next(profiles, "4g.71gb")}
+        return Round(samples=(Sample(view=view, reader="r", lane=lane, measured_at=1, values=values),))
+
+    reader = ScriptedReader("r", script, lanes=(Lane.FAST, Lane.SLOW, Lane.STATIC))
+    loop = ReaderLoop(
+        reader,
+        intervals={Lane.FAST: 0.02, Lane.SLOW: 1000.0, Lane.STATIC: 1000.0},
+        timeout_seconds=5.0,
+        clock=SystemClock(),
+        report=lambda _: None,
+    )
+    task = asyncio.create_task(loop.run())
+
+    async def enough() -> bool:
+        return reader.passes.count(Lane.FAST) >= 5
+
+    await wait_until_async(enough)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    first = [Lane.STATIC, Lane.SLOW, Lane.FAST]
+    assert reader.passes[:8] == [*first, Lane.FAST, Lane.FAST, Lane.STATIC, Lane.SLOW, Lane.FAST]
+    assert (reader.passes.count(Lane.STATIC), reader.passes.count(Lane.SLOW)) == (2, 2)
 
 
 async def test_error_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,9 @@ MAX_LOGGED_ERRORS = 64
 MAX_ERROR_LENGTH = 1024
 """Characters of an error that are kept: the limit of the batch format."""
 
+MAX_PROFILES = 4096
+"""Maximum number of MIG devices whose profile is remembered; the one that was listed first is dropped."""
+
 
 class ReaderLoop:
     """Runs one reader."""
@@ -56,6 +59,7 @@ class ReaderLoop:
         self._withheld = withheld
         self._is_closed = True
         self._logged: set[str] = set()
+        self._profiles: dict[str, str] = {}  # view key of a MIG device to its newest profile
         self._statuses = {
             lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
             for lane, interval in self._intervals.items()
@@ -73,13 +77,32 @@ class ReaderLoop:
             while True:
                 due, lane = timetable.next()
                 await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
-                self._report(await self.run_pass(lane))
+                outcome = await self.run_pass(lane)
+                self._report(outcome)
                 timetable.done(lane, self._clock.monotonic())
+                if self.lists_recreated(outcome):
+                    timetable.hasten(self._clock.monotonic())
         finally:
             try:
                 await self.reader.close()
             except ReaderError as error:
                 log.warning("reader %s: %s", self.reader.name, error)
+
+    def lists_recreated(self, outcome: Outcome) -> bool:
+        """Return whether a pass lists a MIG device with another profile than an earlier pass.
+
+        A device that is created again at the same place has the UUID of its predecessor. Name and sizes of the
+        predecessor are outdated before the slower lanes are due.
+        """
+        found = False
+        for sample in outcome.round.samples if outcome.round is not None else ():
+            profile = sample.values.get("mig_profile")
+            if sample.view is not None and isinstance(profile, str):
+                found |= self._profiles.pop(sample.view.key, profile) != profile
+                self._profiles[sample.view.key] = profile
+        while len(self._profiles) > MAX_PROFILES:
+            del self._profiles[next(iter(self._profiles))]
+        return found
 
     async def run_pass(self, lane: Lane) -> Outcome:
         """Run one pass of one lane within the time limit."""

@@ -227,8 +227,11 @@ class GuestWatch:
         while True:
             due, lane = timetable.next()
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
-            self._apply(await loop.run_pass(lane))
+            outcome = await loop.run_pass(lane)
+            self._apply(outcome)
             timetable.done(lane, self._clock.monotonic())
+            if loop.lists_recreated(outcome):
+                timetable.hasten(self._clock.monotonic())
 
     async def _repeat_health(self) -> None:
         """Report the health of a guest without access paths, once per fast interval."""
