@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.usage.segments import HeldPart, UnitHolding, cut_segments, device_intervals
-from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
+from gpufleet.fleet.usage.segments import HeldPart, UnitHolding, cut_segments, device_intervals, part_intervals
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, UnitPart
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 
 T0 = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
@@ -89,6 +89,13 @@ def test_claim_of_a_guest_counts_only_while_its_machine_is_held() -> None:
     segments = cut_segments(held, {**ALLOCATIONS, "vm": of_vm("vm", VMS[0], "t1")})
     views = [interval.views for one in segments for _, interval in device_intervals(one, unit)]
     assert views == [(host,), (guest, host)]
+
+
+def test_interval_of_a_mig_device_has_the_views_of_its_gpu() -> None:
+    gpu, mig = ("m", "gpu/A"), ("m", "mig/1")
+    unit = PhysicalUnit("c", "u0", (gpu,), None, {"1": UnitPart(0.5, (mig,))})
+    found = {name: (one.views, one.whole) for name, one in part_intervals(unit, {WHOLE}, 0, 9)}
+    assert found == {WHOLE: ((gpu,), ()), "1": ((mig,), (gpu,))}
 
 
 class CountedInstant(int):

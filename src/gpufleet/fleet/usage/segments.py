@@ -227,7 +227,16 @@ def part_intervals(
     views = {WHOLE: unit.views, **{name: part.views for name, part in unit.parts.items()}}
     places = {name: tuple(one for one in own if one[0] not in without) for name, own in views.items()}
     return [
-        (name, DeviceInterval(cluster=unit.cluster, views=places[name], start=start, end=end))
+        (
+            name,
+            DeviceInterval(
+                cluster=unit.cluster,
+                views=places[name],
+                start=start,
+                end=end,
+                whole=() if name == WHOLE else places[WHOLE],
+            ),
+        )
         for name in wanted
         if places[name]
     ]

@@ -35,12 +35,14 @@ class DeviceInterval(msgspec.Struct, frozen=True, kw_only=True):
         cluster: cluster of all its observers.
         views: (machine, view key) of each side that sees the device.
         start, end: nanoseconds since 1970, `end` excluded.
+        whole: the same of the GPU that the device is a part of; empty for a whole GPU.
     """
 
     cluster: str
     views: tuple[tuple[str, str], ...]
     start: int
     end: int
+    whole: tuple[tuple[str, str], ...] = ()
 
 
 class UsageDimension(enum.StrEnum):

@@ -74,6 +74,21 @@ def test_lost_gpu_is_not_idle_by_repeated_values(store: ClickHouseStore, cluster
         roll(store)
 
 
+def test_mig_device_of_a_lost_gpu_is_not_idle_by_repeated_values(store: ClickHouseStore, cluster: str) -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPU.key)
+    write(store, cluster, [Measurement(at=at, state="ok" if at < 900 else "lost") for at in range(0, HOUR, 60)])
+    write(store, cluster, [Measurement(at=at, busy=0.9) for at in range(0, 900, 60)], view=mig)
+    repeated = [sample(Measurement(at=at, busy=0.0), mig) for at in range(0, HOUR, 60)]
+    repeated = [msgspec.structs.replace(one, reader="x", provenance=Provenance.IMPORTED) for one in repeated]
+    store.write([accept(cluster, "m", repeated)], f"{cluster}-x")
+    whole = interval(cluster, 0, HOUR, "m")
+    part = msgspec.structs.replace(whole, views=(("m", mig.key),), whole=whole.views)
+    for _ in range(2):
+        (found,) = store.device_usage([part])
+        assert (found.used_seconds, found.idle_seconds) == (960, 0)  # the last value is valid for two minutes
+        roll(store)
+
+
 def test_usage_of_a_swapped_card_is_added(store: ClickHouseStore, cluster: str) -> None:
     """The first card is known for half an hour, the second one from 40 minutes on."""
     other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-other", pci_address=GPU.pci_address)

@@ -7,7 +7,7 @@ distributed evenly between readings at most `MAX_COUNTER_GAP_SECONDS` apart, and
 Energy from power readings is computed too, with the same validity as utilisation.
 
 Intervals are split at hours, and each part is answered by one reporter. So both sources give equal results. Values of
-`REPEATED` do not count in a part in which another reporter lost the device: they can be from before the loss.
+`REPEATED` do not count in a part in which another reporter lost the device or its GPU: they can be from before that.
 """
 
 from collections import defaultdict
@@ -42,6 +42,7 @@ from gpufleet.stores.clickhouse.samples.cache import SubjectRow, SubjectsOf
 
 _BUSY = f"coalesce({', '.join(map(value_expression, UTILIZATION))})"
 _WATTS, _JOULES = value_expression(WATTS), value_expression(ENERGY)
+_STATE = value_expression(CATALOGUE[STATE])
 
 SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds")
 
@@ -114,15 +115,25 @@ def render_best_reporter(usage: str, by: str) -> str:
 
 _REPEATED = "provenance IN (" + ", ".join(f"'{one}'" for one in sorted(REPEATED)) + ")"
 
+_STATES = """
+    SELECT arrayJoin(arrayZip({state_of:Array(UInt32)}, {state_numbers:Array(UInt32)}, {state_firsts:Array(Int64)},
+        {state_lasts:Array(Int64)}, {state_valid:Array(Int64)})) AS s,
+        s.1 AS of_subject, s.2 AS number, s.3 AS first_ns, s.4 AS last_ns, s.5 AS valid_ns
+"""
+
 _LOST_PARTS = f"""
     SELECT s.number FROM (
-        SELECT {REPORTER_COLUMNS}, {value_expression(CATALOGUE[STATE])} AS state,
-            toUnixTimestamp64Nano(measured_at) AS at_ns, {NEXT_SAMPLE_NS} AS next_ns
+        SELECT {REPORTER_COLUMNS}, {_STATE} AS state, toUnixTimestamp64Nano(measured_at) AS at_ns,
+            {NEXT_SAMPLE_NS} AS next_ns
         FROM samples FINAL PREWHERE {RANGE_CONDITION}
-    ) AS readings INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject
+            AND subject IN (SELECT subject FROM samples PREWHERE {RANGE_CONDITION} WHERE {_STATE} = '{LOST}')
+    ) AS readings INNER JOIN ({_STATES}) AS s ON readings.subject = s.of_subject
     WHERE state = '{LOST}' AND NOT {_REPEATED}
         AND greatest(at_ns, s.first_ns) < least(next_ns, at_ns + s.valid_ns, s.last_ns)"""  # noqa: S608
-"""Query for the parts of intervals in which a reporter that repeats nothing lost the device."""
+"""Query for the parts of intervals in which a reporter that repeats nothing lost the device.
+
+Only subjects with such a state are sorted by time: hardly any has one.
+"""
 
 _LOST_HOURS = f"""
     SELECT s.number, at FROM (
@@ -130,7 +141,7 @@ _LOST_HOURS = f"""
         WHERE subject IN {{subjects:Array(UInt32)}} AND metric = '{STATE}' AND state = '{LOST}' AND NOT {_REPEATED}
             AND at >= toDateTime({{start:Int64}}, 'UTC') AND at < toDateTime({{end:Int64}}, 'UTC')
             AND (at, version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)
-    ) AS states INNER JOIN ({_INTERVALS}) AS s ON states.subject = s.of_subject"""  # noqa: S608
+    ) AS states INNER JOIN ({_STATES}) AS s ON states.subject = s.of_subject"""  # noqa: S608
 """The same for whole hours: number and hour."""
 
 _SELECTED = "use.1, use.2, power.1, power.2, energy.1, energy.2"
@@ -141,7 +152,8 @@ def render_intervals() -> str:
 
     Parameters: subjects, since, until, and lists of equal length: of (subjects), numbers, firsts, lasts, cards, valid
     (nanoseconds for which a reading is valid) and ranks. Subjects with the same number are one device, seen from
-    several sides and by several readers. Its cards are GPUs that replaced one another.
+    several sides and by several readers. Its cards are GPUs that replaced one another. Lists with the prefix `state_`
+    have the subjects whose states are those of the device.
     """
     join = f"INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject"
     pieces = _pieces("s.number", "s.first_ns", "s.last_ns", join)
@@ -222,7 +234,7 @@ _PREFERRED = ("nvidia_smi", "dcgm", "nvml")
 
 
 def _devices(subjects_of: SubjectsOf, cluster: str, intervals: Sequence[DeviceInterval]) -> _Devices:
-    views = {view for one in intervals for view in one.views}
+    views = {view for one in intervals for view in (*one.views, *one.whole)}
     machines = sorted({machine for machine, _ in views})
     subjects = [one for one in subjects_of(cluster, machines) if (one.machine, one.view) in views]
     subjects.sort(key=lambda one: (one.machine, _preference(one.reader), one.reader, one.lane, one.view))
@@ -280,7 +292,8 @@ def _chunks(
     chunk: list[IntervalPart] = []
     rows = 0
     for part in parts:
-        more = sum(len(devices.get(view, ())) for view in intervals[part.number].views)
+        of = intervals[part.number]
+        more = sum(len(devices.get(view, ())) for view in (*of.views, *of.whole))
         if chunk and (len(chunk) == PARTS_PER_QUERY or rows + more > ROWS_PER_QUERY):
             yield chunk
             chunk, rows = [], 0
@@ -327,9 +340,16 @@ def _add(
     ]
     if not rows:
         return
+    states = [
+        (subject, part, number)
+        for part, number in zip(parts, numbers, strict=True)
+        for view in (*intervals[part.number].views, *intervals[part.number].whole)
+        for _, subject in devices.get(view, ())
+        if subject.lane == CATALOGUE[STATE].lane
+    ]
     first, last = min(part.start for part in parts), max(part.end for part in parts)
     parameters: dict[str, Any] = {
-        "subjects": sorted({subject.number for _, subject, _, _ in rows}),
+        "subjects": sorted({one.number for one in (*(row[1] for row in rows), *(state[0] for state in states))}),
         "since": max(0, first - CONTEXT_NS),
         "until": last + CONTEXT_NS,
         "start": first // NANOS,
@@ -341,6 +361,11 @@ def _add(
         "cards": [_card(subject.view) for _, subject, _, _ in rows],
         "valid": [valid_ns(subject.lane) for _, subject, _, _ in rows],
         "ranks": [rank for rank, _, _, _ in rows],
+        "state_of": [subject.number for subject, _, _ in states],
+        "state_numbers": [number for _, _, number in states],
+        "state_firsts": [part.start for _, part, _ in states],
+        "state_lasts": [part.end for _, part, _ in states],
+        "state_valid": [valid_ns(subject.lane) for subject, _, _ in states],
     }
     by_number: dict[int, list[tuple[str, list[float]]]] = defaultdict(list)
     for number, card, *found in handle.query(query, parameters=parameters).result_rows:
