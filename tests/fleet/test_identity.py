@@ -23,8 +23,8 @@ class Fleet:
         self.conflicts: set[str] = set()
 
     def receive(self, machine: Machine, at: int = NOW, made_at: int | None = None) -> str:
-        decision = decide(self.known.values(), machine, at, "", made_at)
-        known = decision.known or new_machine(f"m{len(self.known)}", machine, at, at if made_at is None else made_at)
+        decision = decide(self.known.values(), machine, at, "", made_at, overtaken=made_at is not None)
+        known = decision.known or new_machine(f"m{len(self.known)}", machine, at)
         self.known[known.id] = known
         if decision.rivals:
             self.conflicts |= {known.id, *decision.rivals}
@@ -199,6 +199,15 @@ def test_backlog_of_a_new_machine_changes_no_evidence(late: dict[str, str]) -> N
     assert fleet.known[id_].machine == newest
     assert fleet.receive(newest, NOW + 2 * SECOND) == id_
     assert not fleet.conflicts
+
+
+def test_newest_report_is_not_late_by_the_clock_of_its_sender() -> None:
+    fleet = Fleet()
+    before = fleet.receive(machine(machine_id="a", boot_id="b1"))
+    restarted = machine(name="node-b", machine_id="a", boot_id="b2")
+    decision = decide(fleet.known.values(), restarted, NOW + 90 * SECOND, "", NOW - 600 * SECOND)
+    assert decision.known is not None
+    assert (decision.known.id, decision.known.machine) == (before, restarted)
 
 
 def test_backlog_of_a_new_clone_is_not_of_the_first_machine() -> None:

@@ -4,8 +4,9 @@ Rule 1. The strongest evidence that two records share decides: system UUID, Kube
         id, machine-id, and last the host name.
 Rule 2. Records that differ in stronger evidence are two machines, whatever weaker evidence they share.
 Rule 3. A boot id distinguishes a clone from a restart. A boot id never recurs: a recurring one is another machine's.
-        Two host names with two boot ids at the same time are two machines. Late reports, made before the newest boot
-        or the newest name was first reported, are neither, and change no evidence: backlogs arrive in any order.
+        Two host names with two boot ids at the same time are two machines. Late reports, made before the newest one
+        of the machine was received, are neither, and change no name and no boot: backlogs arrive in any order. The
+        sender's clock, which can be wrong, decides that only for reports that a newer one of the sender overtook.
 Rule 4. The machine that first had an id keeps it. A clone gets a new id, and both carry the conflict.
 Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only. The hypervisor is
         identified by its id, since its name may change and pass to another machine.
@@ -40,11 +41,10 @@ CLONE_BOOTS_KEPT = 8
 
 
 class Boot(msgspec.Struct, frozen=True, array_like=True):
-    """Boot id, the time it was last seen, and the time at which the first report of it was made; 0 if not known."""
+    """Boot id and the time it was last seen."""
 
     boot_id: str
     last_seen: int
-    since: int = 0
 
 
 class BorneName(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +102,7 @@ class MatchOutcome(enum.Enum):
     """Result of matching the evidence."""
 
     SAME = enum.auto()  # the known machine
+    LATE = enum.auto()  # the known machine, whose evidence is newer
     RETURNED = enum.auto()  # the known machine, after another one reported under its id
     NEW = enum.auto()  # none of the known machines
 
@@ -123,7 +124,13 @@ class MatchDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    known: Iterable[KnownMachine], machine: Machine, at: int, host: str = "", made_at: int | None = None
+    known: Iterable[KnownMachine],
+    machine: Machine,
+    at: int,
+    host: str = "",
+    made_at: int | None = None,
+    *,
+    overtaken: bool = False,
 ) -> MatchDecision:
     """Match evidence against the machines of its cluster that share any evidence with it.
 
@@ -132,9 +139,11 @@ def decide(
         machine: the evidence.
         at: time of receipt; for a late report, which newer ones overtook, the time of sending.
         host: of a guest, the id of its hypervisor; empty if unknown.
-        made_at: when the report was made, if that is before `at`: a machine has a new name or boot since then.
+        made_at: when the report was made, if that is before `at`: a machine has a new name since then.
+        overtaken: whether a newer report of the sender was received before.
     """
     made_at = at if made_at is None else min(made_at, at)
+    known_at = made_at if overtaken else at
     rivals: list[KnownMachine] = []
     shared = ""
     candidates = [one for one in known if _comparable(one, machine, host)]
@@ -142,10 +151,10 @@ def decide(
         value = getattr(machine, field)
         holders = [one for one in candidates if value and getattr(one.machine, field) == value]
         fits = [one for one in holders if _compatible(one, machine, level)]
-        chosen = _choose(fits, machine, at, made_at)
-        if chosen is not None and _is_late(chosen, machine, at, made_at):
+        chosen = _choose(fits, machine, at, known_at)
+        if chosen is not None and _is_late(chosen, machine, known_at):
             received = msgspec.structs.replace(chosen, last_seen=max(at, chosen.last_seen))
-            return MatchDecision(verdict=MatchOutcome.SAME, known=received)
+            return MatchDecision(verdict=MatchOutcome.LATE, known=received)
         if chosen is not None and _boot_returned(chosen, machine, at):
             return MatchDecision(
                 verdict=MatchOutcome.RETURNED, known=_given_back(chosen, machine, at, made_at), shared=field
@@ -167,9 +176,9 @@ def decide(
     return MatchDecision(verdict=MatchOutcome.NEW, rivals=tuple(one.id for one in rivals), shared=shared)
 
 
-def new_machine(id: str, machine: Machine, at: int, made_at: int = 0) -> KnownMachine:  # noqa: A002 - the API's name
-    """Return the record of a machine that was never seen before; arguments as in `decide`."""
-    boots = (Boot(machine.boot_id, at, made_at),) if machine.boot_id else ()
+def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A002 - the API's name
+    """Return the record of a machine that was never seen before."""
+    boots = (Boot(machine.boot_id, at),) if machine.boot_id else ()
     return KnownMachine(id=id, machine=machine, last_seen=at, boots=boots)
 
 
@@ -214,12 +223,10 @@ def _boot_returned(one: KnownMachine, machine: Machine, at: int) -> bool:
     return any(boot.boot_id == machine.boot_id and at - boot.last_seen <= RETURN_NS for boot in one.boots[:-1])
 
 
-def _is_late(one: KnownMachine, machine: Machine, at: int, made_at: int) -> bool:
-    """Return whether this is a late report, made before the newest boot or the newest name was reported."""
-    if machine.boot_id and one.boots and machine.boot_id != one.boots[-1].boot_id:
-        return (_had_boot(one, machine) and at < one.boots[-1].last_seen) or made_at < one.boots[-1].since
-    newest = one.renames or one.boots  # without renames, the first report of the boot has the present name
-    return machine.name != one.machine.name and bool(newest) and made_at < newest[-1].since
+def _is_late(one: KnownMachine, machine: Machine, made_at: int) -> bool:
+    """Return whether this is a late report of another boot or name, made before the newest one was received."""
+    is_other_boot = one.machine.boot_id and machine.boot_id and machine.boot_id != one.machine.boot_id
+    return bool(is_other_boot or machine.name != one.machine.name) and made_at < one.last_seen
 
 
 def _had_boot(one: KnownMachine, machine: Machine) -> bool:
@@ -234,7 +241,7 @@ def _at_odds(one: KnownMachine, machine: Machine, at: int, made_at: int) -> bool
     if one.machine.boot_id is None or machine.boot_id is None or _boot_returned(one, machine, at):
         return False
     is_former = _had_boot(one, machine) or any(each.name == machine.name for each in one.renames)
-    if is_former and _is_late(one, machine, at, made_at):
+    if is_former and _is_late(one, machine, made_at):
         return False
     return _live(one, at) and one.machine.boot_id != machine.boot_id and one.machine.name != machine.name
 
@@ -291,10 +298,9 @@ def _merge(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownM
     boots = one.boots
     if machine.boot_id:
         # The newest boot was live for as long as the machine was: a later boot follows at that time.
-        earlier = (*boots[:-1], msgspec.structs.replace(boots[-1], last_seen=one.last_seen)) if boots else ()
+        earlier = (*boots[:-1], Boot(boots[-1].boot_id, one.last_seen)) if boots else ()
         kept = tuple(boot for boot in earlier if boot.boot_id != machine.boot_id)
-        is_newest = bool(boots) and boots[-1].boot_id == machine.boot_id
-        boots = (*kept, Boot(machine.boot_id, at, boots[-1].since if is_newest else made_at))[-BOOTS_KEPT:]
+        boots = (*kept, Boot(machine.boot_id, at))[-BOOTS_KEPT:]
     return msgspec.structs.replace(
         one,
         machine=merged,
@@ -313,7 +319,7 @@ def _given_back(one: KnownMachine, machine: Machine, at: int, made_at: int) -> K
         one,
         machine=machine,
         last_seen=max(at, one.last_seen),
-        boots=(*one.boots[:position], msgspec.structs.replace(one.boots[position], last_seen=at)),
+        boots=(*one.boots[:position], Boot(machine.boot_id, at)),
         clone_boots=(*one.clone_boots, *later)[-CLONE_BOOTS_KEPT:],
         renames=_renamed(one, machine.name, made_at),
     )

@@ -203,6 +203,8 @@ class LedgerRegistry(Protocol):
         now: int | None = None,
         made_at: int | None = None,
         host: str = "",
+        *,
+        overtaken: bool = False,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to; register a new machine if no known machine fits.
 
@@ -217,9 +219,10 @@ class LedgerRegistry(Protocol):
             at: the hub's clock on receipt; for a late report, overtaken by a newer one of its epoch, its send time.
             now: the hub's clock now, `at` if None. Reports and retirements far later than this were recorded before
                 the clock moved back.
-            made_at: when the report was made, if before `at`: a machine has a new name or boot since then.
+            made_at: when the report was made, if before `at`: a machine has a new name since then.
             host: of a guest, the id of its hypervisor if the same batch has it. Otherwise it is the node with the name
                 of the hypervisor that the sender reported last.
+            overtaken: whether a newer report of the epoch was received before, under any name of its sender.
 
         Raises:
             CapacityError: if a new machine would exceed the bound on all machines of the cluster, retired ones

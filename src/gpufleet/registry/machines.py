@@ -139,6 +139,8 @@ class MachineCache:
         now: int,
         made_at: int | None = None,
         host: str = "",
+        *,
+        overtaken: bool = False,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         self._expire(now)
@@ -153,16 +155,15 @@ class MachineCache:
         for one in self._candidates(cluster, machine):
             self._clamp_future(self._rows[one.id], now)
         made_at = at if made_at is None else min(made_at, at)
-        decision = decide(self._candidates(cluster, machine), machine, at, host, made_at)
+        decision = decide(self._candidates(cluster, machine), machine, at, host, made_at, overtaken=overtaken)
         if decision.verdict is MatchOutcome.SAME and decision.known is not None:
             before = self._rows[decision.known.id]
-            if decision.known.machine.name == machine.name:  # else a late report under a former name
-                self._conflicts.record_name(before.known, before.sender, sender, machine, at)
+            self._conflicts.record_name(before.known, before.sender, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at, made_at)
         row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
         self._store(row)
         self._conflicts.record_decision(row.known.id, row.evidence, decision, at)
-        if row.sender == sender:  # else `_store` would not remove it
+        if row.evidence is machine and row.sender == sender:  # else `_store` would not remove it
             self._by_report[cluster, sender, machine] = row.known.id
         return MachineMatch(row.known.id, self._conflicts.text(row.known))
 
@@ -433,7 +434,7 @@ class MachineCache:
                     f"a limit of {most} with retired ones: check its senders for made-up machines, or raise "
                     "ingest.max_machines"
                 )
-            known = new_machine(self._new_id(), machine, at, at if made_at is None else made_at)
+            known = new_machine(self._new_id(), machine, at)
             if self._by_evidence.get((cluster, "name", machine.name)) or (cluster, machine.name) in self._renames:
                 known = msgspec.structs.replace(
                     known, renames=(BorneName(machine.name, at if made_at is None else made_at),)
@@ -447,7 +448,7 @@ class MachineCache:
             newest_sender,
             decision.known,
             before.first_seen,
-            machine,
+            before.evidence if decision.verdict is MatchOutcome.LATE else machine,
             before.retired_at,
             before.counted_for,
             earlier_senders,

@@ -97,10 +97,13 @@ class SqlRegistry:
         now: int | None = None,
         made_at: int | None = None,
         host: str = "",
+        *,
+        overtaken: bool = False,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to."""
+        now = at if now is None else now
         with self._lock:
-            return self._machines.match(cluster, sender, machine, at, at if now is None else now, made_at, host)
+            return self._machines.match(cluster, sender, machine, at, now, made_at, host, overtaken=overtaken)
 
     def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that a third party names."""

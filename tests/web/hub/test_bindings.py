@@ -161,6 +161,30 @@ async def test_backlog_under_a_former_name_renames_no_machine(fleet: Fleet) -> N
     assert (await fleet.site.request("/v1/allocations/b"))[1]["bindings"] == [{"machine": await fleet.id_of(NINE)}]
 
 
+@pytest.mark.parametrize("change", [{"name": "gpu-8"}, {"boot_id": "after"}])
+async def test_wrong_clock_delays_no_rename_or_boot(fleet: Fleet, change: dict[str, str]) -> None:
+    """The machine has the date of its firmware until its clock is synchronised, as after a power loss."""
+    booted = msgspec.structs.replace(SEVEN, boot_id="before")
+    await fleet.report(booted, 700.0, 1)
+    changed = msgspec.structs.replace(booted, **change)
+    for ahead in (-600_000, -600_000, 0):
+        await fleet.site.post(fleet.body(changed, 20, {gpu("GPU-S"): 800.0}, {}, ahead=ahead))
+        (machine,) = (await fleet.site.request("/v1/machines"))[1]["items"]
+        assert (machine["machine"]["name"], machine["machine"].get("boot_id")) == (changed.name, changed.boot_id)
+
+
+async def test_backlog_of_a_renamed_sender_renames_no_machine(fleet: Fleet) -> None:
+    """The name of the agent is that of its machine. Its queue and its numbers continue."""
+    booted = msgspec.structs.replace(SEVEN, boot_id="before")
+    await fleet.site.post(encode(make_batch(1, fleet.start, machine=booted, sender="gpu-7")))
+    renamed = msgspec.structs.replace(booted, name="gpu-8")
+    for seq, machine in ((9, renamed), (3, booted), (2, booted)):
+        at = fleet.start + seq * MINUTE
+        await fleet.site.post(encode(make_batch(seq, at, machine=machine, sender=machine.name)))
+    (known,) = (await fleet.site.request("/v1/machines"))[1]["items"]
+    assert (known["machine"]["name"], known.get("conflict")) == ("gpu-8", None)
+
+
 async def test_backlog_of_earlier_boots_is_of_the_same_machine(fleet: Fleet) -> None:
     """The machine booted twice during an outage of the hub. Its agent posts its newest batch first."""
     boots = [msgspec.structs.replace(SEVEN, boot_id=f"b{number}") for number in range(3)]

@@ -151,6 +151,9 @@ class StoreWriter:
         self._tried = max(self._intent.records) if self._intent else 0  # highest record ever passed to the store
         self._failures = 0
         self._matched: dict[SequenceKey, int] = {}
+        self._matched_of_epoch: dict[tuple[str, str], int] = {}
+        for key in self._flushed:
+            self._count_matched(key, max((end for _, end in self._ranges(key)), default=0))
 
     @property
     def repeats(self) -> range | None:
@@ -242,6 +245,7 @@ class StoreWriter:
     def _match(self, read: _DecodedRecord) -> tuple[str, ...]:
         batch, now = read.batch, max(read.record.came_at, self._now())  # the log may have a backlog
         at, named = self._observed_at(read.record, read.key, batch), named_only_machines(batch)
+        overtaken = batch.seq < self._count_matched(read.key, batch.seq)
         ids: dict[int, str] = {}
         nodes: dict[str, str] = {}
         # Nodes first: the hypervisor of a guest is the node of this batch, whatever its name is now.
@@ -250,11 +254,19 @@ class StoreWriter:
                 match = self._registry.match_named(batch.cluster, batch.sender, machine, at, now)
             else:
                 host = nodes.get(machine.hypervisor or "", "")
-                match = self._registry.match(batch.cluster, batch.sender, machine, at, now, batch.sent_at, host)
+                match = self._registry.match(
+                    batch.cluster, batch.sender, machine, at, now, batch.sent_at, host, overtaken=overtaken
+                )
             ids[place] = match.id
             if machine.kind is MachineKind.NODE:
                 nodes[machine.name] = match.id
         return tuple([ids[place] for place in range(len(ids))])
+
+    def _count_matched(self, key: SequenceKey, seq: int) -> int:
+        """Count a number and return the highest of its epoch, which a renamed agent continues as another sender."""
+        epoch = key.cluster, key.epoch
+        highest = self._matched_of_epoch[epoch] = max(seq, self._matched_of_epoch.get(epoch, 0))
+        return highest
 
     def _named(self, batch: WireBatch, ids: Sequence[str]) -> dict[int, list[Span]]:
         """Return the position of machines that are known by name only to the times in which they had the name.
