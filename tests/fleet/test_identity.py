@@ -210,6 +210,17 @@ def test_newest_report_is_not_late_by_the_clock_of_its_sender() -> None:
     assert (decision.known.id, decision.known.machine) == (before, restarted)
 
 
+@pytest.mark.parametrize("made_at", [NOW + 90 * SECOND, NOW - 600 * SECOND, 1])
+def test_new_name_is_not_of_the_time_before_it(made_at: int) -> None:
+    """Whatever the clock of the machine shows."""
+    known = new_machine("m", machine(machine_id="a"), NOW, NOW)
+    renamed = decide([known], machine(name="node-b", machine_id="a"), NOW + 90 * SECOND, "", made_at).known
+    assert renamed is not None
+    names = names_within(renamed, NOW - SECOND, NOW + 100 * SECOND)
+    assert [one.name for one in names] == ["node-a", "node-b"]
+    assert names[0].end > NOW
+
+
 def test_backlog_of_a_new_clone_is_not_of_the_first_machine() -> None:
     """The clone has reports from before the other machine booted."""
     fleet = Fleet()

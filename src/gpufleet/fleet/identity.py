@@ -67,6 +67,8 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
         host: of a guest, the id of its hypervisor; empty if unknown.
         renames: its newest host names in order of time, also of names that it returned to; empty if it has had one
             that no other machine had before.
+        made_at: time at which its newest report was made, by its sender's clock and at most that of receipt, or one
+            shortly before; 0 if only its name was reported.
     """
 
     id: str
@@ -77,6 +79,14 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     named_only: bool = False
     host: str = ""
     renames: tuple[BorneName, ...] = ()
+    made_at: int = 0
+
+
+def name_end(known: KnownMachine, name: str) -> int:
+    """Return the earliest time at which another machine can have a name that this one has or had."""
+    if known.machine.name == name:
+        return known.made_at + 1
+    return max((after.since for before, after in pairwise(known.renames) if before.name == name), default=0)
 
 
 def names_within(known: KnownMachine, start: int, end: int) -> tuple[NameInterval, ...]:
@@ -176,10 +186,17 @@ def decide(
     return MatchDecision(verdict=MatchOutcome.NEW, rivals=tuple(one.id for one in rivals), shared=shared)
 
 
-def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A002 - the API's name
-    """Return the record of a machine that was never seen before."""
+def new_machine(id: str, machine: Machine, at: int, made_at: int = 0) -> KnownMachine:  # noqa: A002 - the API's name
+    """Return the record of a machine that was never seen before; arguments as in `decide`."""
     boots = (Boot(machine.boot_id, at),) if machine.boot_id else ()
-    return KnownMachine(id=id, machine=machine, last_seen=at, boots=boots)
+    return made(KnownMachine(id=id, machine=machine, last_seen=at, boots=boots), machine, made_at)
+
+
+def made(one: KnownMachine, machine: Machine, made_at: int) -> KnownMachine:
+    """Return a machine after a report. An import has the time of its source, and shows no newer name."""
+    if made_at <= one.made_at or has_name_only(machine):
+        return one
+    return msgspec.structs.replace(one, made_at=made_at)
 
 
 def has_name_only(machine: Machine) -> bool:
@@ -187,9 +204,11 @@ def has_name_only(machine: Machine) -> bool:
     return not machine.boot_id and not any(getattr(machine, field) for field in EVIDENCE if field != "name")
 
 
-def _renamed(one: KnownMachine, name: str, at: int) -> tuple[BorneName, ...]:
-    """Return the renames of a machine that reports under a name."""
-    return one.renames if name == one.machine.name else (*_renames(one), BorneName(name, at))[-RENAMES_KEPT:]
+def _renamed(one: KnownMachine, name: str, made_at: int) -> tuple[BorneName, ...]:
+    """Return the renames of a machine that reports under a name: not before its reports under the name before."""
+    if name == one.machine.name:
+        return one.renames
+    return (*_renames(one), BorneName(name, max(made_at, one.made_at + 1)))[-RENAMES_KEPT:]
 
 
 def _comparable(one: KnownMachine, machine: Machine, host: str) -> bool:
@@ -301,13 +320,14 @@ def _merge(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownM
         earlier = (*boots[:-1], Boot(boots[-1].boot_id, one.last_seen)) if boots else ()
         kept = tuple(boot for boot in earlier if boot.boot_id != machine.boot_id)
         boots = (*kept, Boot(machine.boot_id, at))[-BOOTS_KEPT:]
-    return msgspec.structs.replace(
+    known = msgspec.structs.replace(
         one,
         machine=merged,
         last_seen=max(at, one.last_seen),
         boots=boots,
         renames=_renamed(one, machine.name, made_at),
     )
+    return made(known, machine, made_at)
 
 
 def _given_back(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownMachine:

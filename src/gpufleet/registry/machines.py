@@ -18,6 +18,8 @@ from gpufleet.fleet.identity import (
     MatchOutcome,
     decide,
     has_name_only,
+    made,
+    name_end,
     names_within,
     new_machine,
 )
@@ -80,7 +82,7 @@ class MachineCache:
         self._by_cluster: dict[str, dict[str, MachineRow]] = {}
         self._plain: dict[str, PlainMachines] = {}  # by cluster
         self._by_evidence: dict[tuple[str, str, str], tuple[str, ...]] = {}  # a set would take 200 bytes
-        self._renames: Counter[tuple[str, str]] = Counter()  # machines by cluster and name among their `renames`
+        self._renamed: dict[tuple[str, str], set[str]] = {}  # ids by cluster and name among their `renames`
         self._by_report: dict[tuple[str, str, Machine], str] = {}
         self._conflicts = ConflictLog()
         self._changed: dict[str, None] = {}
@@ -96,7 +98,7 @@ class MachineCache:
         rows = list(load_machines(connection))
         for row in rows:
             self._add(row)
-            self._count_renames(None, row)
+            self._index_renames(None, row)
         self._in_order.add_all(map(_order, rows))
 
     @property
@@ -149,6 +151,7 @@ class MachineCache:
         if row is not None:
             self._clamp_future(row, now)
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
+            row.known = made(row.known, machine, at if made_at is None else min(made_at, at))
             self._recount(row)
             self._seen[row.known.id] = None
             return MachineMatch(row.known.id, self._conflicts.text(row.known))
@@ -434,25 +437,44 @@ class MachineCache:
                     f"a limit of {most} with retired ones: check its senders for made-up machines, or raise "
                     "ingest.max_machines"
                 )
-            known = new_machine(self._new_id(), machine, at)
-            if self._by_evidence.get((cluster, "name", machine.name)) or (cluster, machine.name) in self._renames:
-                known = msgspec.structs.replace(
-                    known, renames=(BorneName(machine.name, at if made_at is None else made_at),)
-                )
+            made_at = at if made_at is None else made_at
+            known = new_machine(self._new_id(), machine, at, made_at)
+            if self._bearers(cluster, machine.name):
+                known = msgspec.structs.replace(known, renames=(BorneName(machine.name, made_at),))
+                known = self._with_dated_name(cluster, known)
             return MachineRow(cluster, sender, known, at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
+        known = decision.known
+        if known.renames != before.known.renames:
+            known = self._with_dated_name(cluster, known)
         newest_sender, earlier_senders = before.senders_after(sender, at)
         return MachineRow(
             cluster,
             newest_sender,
-            decision.known,
+            known,
             before.first_seen,
             before.evidence if decision.verdict is MatchOutcome.LATE else machine,
             before.retired_at,
             before.counted_for,
             earlier_senders,
         )
+
+    def _bearers(self, cluster: str, name: str) -> set[str]:
+        """Return the ids of machines that have or had a name."""
+        return self._renamed.get((cluster, name), set()) | {*self._by_evidence.get((cluster, "name", name), ())}
+
+    def _with_dated_name(self, cluster: str, known: KnownMachine) -> KnownMachine:
+        """Return a machine that has its newest name from when no other node had it: its clock can be wrong.
+
+        Guests of several hypervisors can have one name at the same time.
+        """
+        if known.machine.kind is MachineKind.GUEST:
+            return known
+        *before, newest = known.renames
+        bearers = [self._rows[id_].known for id_ in self._bearers(cluster, newest.name) - {known.id}]
+        ends = [name_end(one, newest.name) for one in bearers if one.machine.kind is MachineKind.NODE]
+        return msgspec.structs.replace(known, renames=(*before, BorneName(newest.name, max([newest.since, *ends]))))
 
     def _new_id(self) -> str:
         for _ in range(8):
@@ -469,7 +491,7 @@ class MachineCache:
                 self._in_order.remove(*_order(before))
             self._in_order.add(*_order(row))
         keys = self._add(row)
-        self._count_renames(before, row)
+        self._index_renames(before, row)
         if before is not None:  # only now: `knows` may run meanwhile
             for key in set(evidence_keys(before)).difference(keys):
                 self._remove_evidence(key, row.known.id)
@@ -492,14 +514,15 @@ class MachineCache:
         self._recount(row)
         return keys
 
-    def _count_renames(self, before: MachineRow | None, row: MachineRow) -> None:
+    def _index_renames(self, before: MachineRow | None, row: MachineRow) -> None:
         names, former = ({one.name for one in each.known.renames} if each else set() for each in (row, before))
         for name in names - former:
-            self._renames[row.cluster, name] += 1
+            self._renamed.setdefault((row.cluster, name), set()).add(row.known.id)
         for name in former - names:
-            self._renames[row.cluster, name] -= 1
-            if not self._renames[row.cluster, name]:
-                del self._renames[row.cluster, name]
+            ids = self._renamed[row.cluster, name]
+            ids.discard(row.known.id)
+            if not ids:
+                del self._renamed[row.cluster, name]
 
     def _remove_evidence(self, key: tuple[str, str, str], id: str) -> None:  # noqa: A002
         left = tuple([one for one in self._by_evidence[key] if one != id])

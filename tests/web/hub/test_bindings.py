@@ -237,14 +237,20 @@ async def test_late_import_of_a_name_is_not_of_its_new_bearer(fleet: Fleet) -> N
     assert "GPU-2" in {one["device"]["uuid"] for one in items}
 
 
-async def test_late_import_is_not_of_a_new_machine_with_a_former_name(fleet: Fleet) -> None:
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("ahead", [0, -20, -600_000])
+async def test_late_import_is_not_of_the_new_bearer_of_a_name(fleet: Fleet, is_new: bool, ahead: int) -> None:
+    """Whatever the clock of the new bearer shows."""
     await fleet.report(SEVEN, 100.0, 1)
+    if not is_new:
+        await fleet.report(NINE, 199.0, 1)
     await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 101.0, 15)
-    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 200.0, 16)
+    nine = msgspec.structs.replace(NINE, name="gpu-7")
+    await fleet.site.post(fleet.body(nine, 16, {gpu("GPU-N"): 200.0}, {}, ahead=ahead))
     await fleet.put("b", "bravo", await fleet.id_of(NINE), valid_from=fleet.time(0))
     await fleet.write_power("gpu-7", 1, 701.0, 5)
     assert "gpufleet_hub_other_name_rows_total 1\n" in await fleet.site.text("/metrics")
-    assert await fleet.powers("b") == {200.0}
+    assert 701.0 not in await fleet.powers("b")
 
 
 async def test_event_of_the_future_is_not_of_the_next_tenant(fleet: Fleet) -> None:
