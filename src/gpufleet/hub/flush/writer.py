@@ -150,10 +150,10 @@ class StoreWriter:
         self._intent = registry.pending_flush(wal)
         self._tried = max(self._intent.records) if self._intent else 0  # highest record ever passed to the store
         self._failures = 0
-        self._matched: dict[SequenceKey, int] = {}
-        self._matched_of_epoch: dict[tuple[str, str], int] = {}
-        for key in self._flushed:
-            self._count_matched(key, max((end for _, end in self._ranges(key)), default=0))
+        self._highest: dict[tuple[str, str], int] = {}  # matched number of an epoch; a renamed agent continues it
+        for key, state in self._flushed.items():
+            for _, end in state.ranges:
+                self._is_overtaken(key, end)
 
     @property
     def repeats(self) -> range | None:
@@ -228,24 +228,26 @@ class StoreWriter:
             seen.add((key, batch.seq))
         return batches, done
 
-    def _observed_at(self, record: WalRecord, key: SequenceKey, batch: WireBatch) -> int:
+    def _is_overtaken(self, key: SequenceKey, seq: int) -> bool:
+        """Return whether a later batch of the epoch was matched before, under any name of the sender."""
+        epoch = key.cluster, key.epoch
+        highest = self._highest[epoch] = max(seq, self._highest.get(epoch, 0))
+        return seq < highest
+
+    def _observed_at(self, record: WalRecord, batch: WireBatch, *, overtaken: bool) -> int:
         """Return the time for which a batch describes its machines.
 
-        This is the time of receipt, or the earlier send time for a batch that arrives after later ones of its run. For
-        a target that does not respond, it is at most the time of its last response.
+        This is the time of receipt, or the earlier send time of an overtaken batch. For a target that does not respond,
+        it is at most the time of its last response.
         """
-        if key not in self._matched:
-            self._matched[key] = max((end for _, end in self._ranges(key)), default=0)
-        highest = self._matched[key]
-        self._matched[key] = max(highest, batch.seq)
-        at = record.received_at if batch.seq > highest else min(record.received_at, batch.sent_at)
+        at = min(record.received_at, batch.sent_at) if overtaken else record.received_at
         answered = batch.heartbeat.answered_at if batch.heartbeat is not None else None
         return at if answered is None else min(at, max(1, answered))
 
     def _match(self, read: _DecodedRecord) -> tuple[str, ...]:
         batch, now = read.batch, max(read.record.came_at, self._now())  # the log may have a backlog
-        at, named = self._observed_at(read.record, read.key, batch), named_only_machines(batch)
-        overtaken = batch.seq < self._count_matched(read.key, batch.seq)
+        overtaken = self._is_overtaken(read.key, batch.seq)
+        at, named = self._observed_at(read.record, batch, overtaken=overtaken), named_only_machines(batch)
         ids: dict[int, str] = {}
         nodes: dict[str, str] = {}
         # Nodes first: the hypervisor of a guest is the node of this batch, whatever its name is now.
@@ -261,12 +263,6 @@ class StoreWriter:
             if machine.kind is MachineKind.NODE:
                 nodes[machine.name] = match.id
         return tuple([ids[place] for place in range(len(ids))])
-
-    def _count_matched(self, key: SequenceKey, seq: int) -> int:
-        """Count a number and return the highest of its epoch, which a renamed agent continues as another sender."""
-        epoch = key.cluster, key.epoch
-        highest = self._matched_of_epoch[epoch] = max(seq, self._matched_of_epoch.get(epoch, 0))
-        return highest
 
     def _named(self, batch: WireBatch, ids: Sequence[str]) -> dict[int, list[Span]]:
         """Return the position of machines that are known by name only to the times in which they had the name.
