@@ -69,6 +69,24 @@ def fault_cases() -> Iterator[RuleCase]:
         yield RuleCase(f"faults {end}", series, [firing(*alerts, at="12m", of=of), firing(*at_end, at="15m", of=of)])
 
 
+def slot_cases() -> Iterator[RuleCase]:
+    """Yield cases of a lost GPU after which another key is in its slot: the same GPU by its UUID, and another GPU."""
+    info, state, slot = "gpufleet_gpu_info", "gpufleet_gpu_state", {**GPU, "uuid": ""}
+    passed = {**slot, "side": "pci_only"}
+    for name, lost, after, at_end in (
+        ("a GPU without UUID recovers", slot, GPU, []),
+        ("another GPU is in the slot", GPU, {**GPU, "uuid": "GPU-c"}, []),
+        ("the agent starts while the GPU is lost", GPU, slot, ["GpuLost native"]),
+        ("the GPU is passed to a guest", GPU, passed, ["GpuLost native"]),
+    ):
+        still = {labelled(state, {**slot, "state": "lost"}): "_x9 1x30"} if after is slot else {}
+        works = {labelled(state, {**after, "state": "lost"}): "_x9 0x30"} if after.get("uuid") else {}
+        series = {labelled(state, {**lost, "state": "lost"}): "1x9 stale", labelled(info, lost): "1x9 stale"}
+        series |= {labelled(info, after): "_x9 1x30", **still, **works}
+        checks = [firing("GpuLost native", at="8m", of="GpuLost"), firing(*at_end, at="15m", of="GpuLost")]
+        yield RuleCase(name, series, checks)
+
+
 def xid_case() -> RuleCase:
     codes = {
         f"GpuXid{row.cls.capitalize()}": code
@@ -227,7 +245,7 @@ def other_case() -> RuleCase:
 
 
 def cases() -> list[RuleCase]:
-    return [*fault_cases(), xid_case(), other_case()]
+    return [*fault_cases(), *slot_cases(), xid_case(), other_case()]
 
 
 @pytest.mark.system

@@ -1,7 +1,8 @@
 """Faults of devices that persist until a repair: the only copy of their conditions.
 
 An absent reading does not end a fault. The rules keep the last known state until a reading shows that the fault is
-gone, for at most a day after the last reading with the fault.
+gone, or another GPU is in the slot, for at most a day after the last reading with the fault. A GPU that was lost before
+its agent started has no UUID until it recovers: its key is then another one.
 """
 
 from collections.abc import Callable, Iterable
@@ -151,7 +152,7 @@ DCGM_FAULTS = tuple(fault for fault in FAULTS if fault.metric in {f.metric for f
 """Faults that a page of dcgm-exporter shows."""
 
 
-def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...]) -> RecordingRule:
+def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...], slots: str = "") -> RecordingRule:
     """Return the rule that keeps the last known state of a fault.
 
     Args:
@@ -159,13 +160,17 @@ def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...])
         record: name of the series.
         signal: query with 1 for each device with the fault and 0 for each one without it.
         subject: labels of the signal.
+        slots: query of the GPUs in slots, with the labels of the signal; empty if slots are unknown.
     """
     labels = join_names(*subject)
+    known = f'{record}{{fault="{fault.name}"}}'
+    in_slot = join_names(*(label for label in subject if label != "uuid"))
+    replaced = f"\n  unless on ({in_slot})\n  ({slots} unless on ({labels}) {known})" if slots else ""
     return RecordingRule(
         record=record,
         expr=f"0 * (({signal}) == 1) + time()\nor on ({labels})\n(\n"
-        f'  ({record}{{fault="{fault.name}"}} > time() - {DAY_SECONDS})\n'
-        f"  unless on ({labels})\n  (({signal}) == 0)\n)",
+        f"  ({known} > time() - {DAY_SECONDS})\n"
+        f"  unless on ({labels})\n  (({signal}) == 0){replaced}\n)",
         help="Devices with a fault, now or by their last reading; the value is the time of that reading",
         labels={"fault": fault.name},
     )

@@ -39,6 +39,7 @@ PHYSICAL = "gpu:gpufleet_physical:info"
 VMI_INFO, VMI_OF_UUID = "gpu:gpufleet_vmi:info", "gpu:gpufleet_vmi_uuid:info"
 XID, XID_WINDOW, XID_SECONDS = "gpu:gpufleet_xid:max", "15m", 900
 FAULT = "gpu:gpufleet_fault:timestamp_seconds"
+SLOTS = f'{PHYSICAL}{{pci_address!=""}}'
 NO_PROOF = regex((HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT))
 GPU = 'kind="gpu"'
 GUEST_GPU = f'{GPU},side="guest"'
@@ -59,7 +60,7 @@ def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
         *(_vmi_rule(one) for one in rollups),
         *(_memory_rule(level) for level in ("node", "cluster", *LEVELS, "vmi")),
         *_vgpu_rules(series),
-        *(fault_rule(fault, FAULT, fault.signal(series), SUBJECT) for fault in FAULTS),
+        *(fault_rule(fault, FAULT, fault.signal(series), SUBJECT, SLOTS) for fault in FAULTS),
         _xid_rule(series),
         *native_gaps(),
     )
