@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.hub.forward.series import ForwardSeries
 from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.support.accepted import accept
 
@@ -84,6 +87,38 @@ def test_absent_value_ends_its_series() -> None:
         ("gpu_power_watts", 4.0, 30),
         ("gpu_temperature_celsius", 41, 30),
     ]
+
+
+def test_repeated_values_of_a_lost_gpu_are_not_forwarded() -> None:
+    """An exporter repeats values of the GPU, and of a MIG device of it, until the GPU works again."""
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=gpu_view(0).key)
+    series = ForwardSeries({}, sends_late=False)
+
+    def repeated(seconds: int, view: View, **values: Value) -> Sample:
+        dims = (DimValue("gpu_fan_speed_ratio", ("0",), 0.5),) if view.kind is ViewKind.GPU else ()
+        return msgspec.structs.replace(
+            gpu_sample(view, T0 + seconds * NANOS, **values),
+            reader="exporter/dcgm",
+            provenance=Provenance.IMPORTED,
+            dims=dims,
+        )
+
+    def values_at(seconds: int, state: str | None) -> list[float]:
+        samples = [
+            repeated(seconds, gpu_view(0), gpu_power_watts=100.0),
+            repeated(seconds, gpu_view(1), gpu_power_watts=200.0),
+            repeated(seconds, mig, gpu_utilization_ratio=0.25),
+            *([] if state is None else [gpu(seconds, gpu_state=state)]),
+        ]
+        return sorted(one.value for one in points(series, samples) if one.value and "state" not in one.labels)
+
+    every, others = [0.25, 0.5, 0.5, 100.0, 200.0], [0.5, 200.0]
+    assert values_at(0, "ok") == every
+    assert values_at(10, "lost") == others
+    assert values_at(20, None) == others
+    assert values_at(600, None) == every  # the reader of the loss has stopped
+    assert values_at(610, "lost") == others
+    assert values_at(620, "ok") == every
 
 
 def test_points_of_a_series_are_in_order_of_time() -> None:

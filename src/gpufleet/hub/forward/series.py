@@ -2,6 +2,9 @@
 
 A receiver may reject a whole request for one sample that is older than another of its series. So the newest forwarded
 instant is kept for each subject: machine, device, reader and lane, whose readings share their instants.
+
+Measurements of `REPEATED` of a GPU that another reader reports as lost are not forwarded: readers of the database may
+take the greatest value of all readers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +14,10 @@ import msgspec
 from gpufleet.codecs.remote_write.encode import WritePoint
 from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.dialects.native import PREFIX
-from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
+from gpufleet.fleet.readings import LANE_SECONDS, MEASURING_LANES, MISSED_PASSES, REPEATED, STATE
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind
+from gpufleet.model.device_state import LOST
+from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import FORWARDED, AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
@@ -47,6 +53,49 @@ class _LastSent(msgspec.Struct):
     before: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
 
 
+LOSS_NS = int(MISSED_PASSES * LANE_SECONDS[Lane.SLOW]) * NANOS
+"""How long a loss counts after the newest report of it: the interval of its reader is not known here."""
+
+
+class _ReportedLosses:
+    """GPUs that a reader which imports nothing reports as lost, with the first and newest report of each reader."""
+
+    def __init__(self) -> None:
+        self._losses: dict[tuple[str, str, str], dict[str, tuple[int, int]]] = {}
+
+    def record(self, accepted: AcceptedBatch, block: SampleBlock, row: int) -> None:
+        """Record the state of the GPU of a row, if it has any."""
+        state = block.columns[block.metrics.index(STATE)][row] if STATE in block.metrics else None
+        if state is None or block.provenance == Provenance.IMPORTED:
+            return
+        place, at = _subject(accepted, block, row)[:3], block.measured_at[row]
+        of_gpu = self._losses.get(place, {})
+        if state == LOST:
+            first, newest = of_gpu.get(block.reader, (at, at))
+            self._losses.setdefault(place, of_gpu)[block.reader] = min(first, at), max(newest, at)
+        elif block.reader in of_gpu and at > of_gpu[block.reader][1]:
+            del of_gpu[block.reader]
+            if not of_gpu:
+                del self._losses[place]
+
+    def cover(self, accepted: AcceptedBatch, block: SampleBlock | DimBlock, row: int) -> bool:
+        """Return whether a row has repeated measurements of a lost GPU, or of a part of it."""
+        if not self._losses or block.view[row] < 0:
+            return False
+        if block.provenance not in REPEATED or block.lane not in MEASURING_LANES:
+            return False
+        view = accepted.batch.views[block.view[row]]
+        cluster, machine, key = _subject(accepted, block, row)[:3]
+        of_gpu = self._losses.get((cluster, machine, view.parent or key), {})
+        return any(first <= block.measured_at[row] <= newest + LOSS_NS for first, newest in of_gpu.values())
+
+    def prune(self, before: int) -> None:
+        """Drop the GPUs without a report since an instant."""
+        self._losses = {
+            place: of_gpu for place, of_gpu in self._losses.items() if max(at for _, at in of_gpu.values()) >= before
+        }
+
+
 class ForwardSeries:
     """Converts batches to points. Use it from one thread at a time.
 
@@ -59,6 +108,7 @@ class ForwardSeries:
         self._more = {**labels, "job": labels.get("job", "gpufleet"), FORWARDED: "gpufleet"}
         self._sends_late = sends_late
         self._last_sent: dict[Place, _LastSent] = {}
+        self._losses = _ReportedLosses()
         self._newest = self._pruned_at = 0
         self.late = 0
 
@@ -72,6 +122,8 @@ class ForwardSeries:
         ]
         rows.sort(key=lambda row: row[0])  # stable: rows of one instant keep their order of arrival
         for _, one, block, row in rows:
+            self._losses.record(one, block, row)
+        for _, one, block, row in rows:
             yield from self._samples(one, block, row)
         for one in accepted:
             for dims in one.batch.dims:
@@ -79,9 +131,10 @@ class ForwardSeries:
         self._prune()
 
     def _samples(self, accepted: AcceptedBatch, block: SampleBlock, row: int) -> Iterator[WritePoint]:
+        columns = () if self._losses.cover(accepted, block, row) else zip(block.metrics, block.columns, strict=True)
         values: list[MetricValue] = [
             (metric, (), cell)
-            for name, column in zip(block.metrics, block.columns, strict=True)
+            for name, column in columns
             if (cell := column[row]) is not None and (metric := CATALOGUE[name]).kind is not MetricKind.INFO
         ]
         yield from self._row(accepted, block, row, (_subject(accepted, block, row), ""), values)
@@ -95,7 +148,7 @@ class ForwardSeries:
             values: list[MetricValue] = [
                 (metric, tuple(column[row] for column in block.labels), cell)
                 for row in rows
-                if (cell := block.values[row]) is not None
+                if (cell := block.values[row]) is not None and not self._losses.cover(accepted, block, row)
             ]
             yield from self._row(accepted, block, rows[0], (subject, block.metric), values)
 
@@ -155,6 +208,7 @@ class ForwardSeries:
         if self._newest - self._pruned_at < RETENTION_NS // 4:
             return
         self._pruned_at = self._newest
+        self._losses.prune(self._newest - RETENTION_NS)
         self._last_sent = {
             place: last for place, last in self._last_sent.items() if last.at >= self._newest - RETENTION_NS
         }
