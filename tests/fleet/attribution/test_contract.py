@@ -285,6 +285,20 @@ def test_passed_through_device_is_found_by_either_name() -> None:
         assert device.readings["gpu_power_watts"].absent is Reason.BOUND_TO_VFIO
 
 
+@pytest.mark.parametrize("name", ["GPU-1", "0000:01:00.0"])
+def test_lost_gpu_is_found_without_its_uuid(name: str) -> None:
+    """A reader that started after the loss knows the address only. A GPU with measurements may be another one."""
+    before = stored(gpu_sample(gpu_view(1), NOW - 500 * NANOS), age=500)
+    slot = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:01:00.0")
+    lost = gpu_sample(slot, NOW, gpu_state="lost", gpu_power_watts=Absent(Reason.GPU_LOST))
+    found = answer_for(bare_metal(devices=(name,)), [FRESH[0], before, stored(lost)])
+    (device,) = found.devices
+    assert (found.reason, device.readings["gpu_state"].value) == (None, "lost")
+    assert device.readings["gpu_power_watts"].absent is Reason.GPU_LOST
+    other = gpu_sample(slot, NOW, gpu_state="ok", gpu_power_watts=1.0)
+    assert answer_for(bare_metal(devices=(name,)), [FRESH[0], before, stored(other)]).reason is Reason.NOT_REPORTED
+
+
 def test_device_listed_by_both_its_names_is_counted_once() -> None:
     found = answer_for(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH)
     assert found.aggregate.coverage == "1 of 1 devices"

@@ -10,7 +10,7 @@ from gpufleet.fleet.attribution.contract import unavailable
 from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holding_intervals import HeldInterval, held_intervals
 from gpufleet.fleet.attribution.workloads import answer, with_held_devices
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import Lane
@@ -74,6 +74,15 @@ def test_only_the_held_device_answers() -> None:
     assert [one.uuid for one in found.devices] == ["GPU-1"]
     assert set(values(found)) == {1.0}
     assert found.host == {}
+
+
+def test_lost_gpu_without_uuid_answers_for_its_holder() -> None:
+    slot = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=ONE.pci_address)
+    lost = power(slot, 0, values={"gpu_state": "lost", "gpu_power_watts": Absent(Reason.GPU_LOST)})
+    found = answer_for([held(ONE)], machine([power(ONE, 1.0, at=500, age=500), lost, power(TWO, 2.0)]))
+    (device,) = found.devices
+    assert (found.reason, device.readings["gpu_state"].value) == (None, "lost")
+    assert device.holding is not None
 
 
 def test_holder_of_every_gpu_has_no_readings_of_the_machine() -> None:

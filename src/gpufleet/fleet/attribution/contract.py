@@ -10,7 +10,7 @@ no host value: a host's GPU never speaks for a guest's.
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -363,13 +363,12 @@ def _allocated(
 ) -> tuple[AnswerDevice, ...]:
     """Return the bound devices, or all if none are listed. A listed device that is not present has no values.
 
-    A UUID that no driver shows any more stands for the PCI device at its last address (`homes`). That device has a
-    reason and no values, so it cannot be another GPU's.
+    A UUID that no driver shows any more stands for the unnamed GPU at its last address (`homes`).
     """
     if spec.devices is None:
         return found
     by_id = {one.id: one for one in found}
-    by_address = {one.pci_address: one for one in found if one.side is Side.PCI_ONLY}
+    by_address = unnamed_gpus(found)
     listed: dict[str, AnswerDevice] = {}
     for name in spec.devices:
         ids = [f"{machine.cluster}/{machine.id}/{key}" for key in (binding.devices or {}).get(name, ())]
@@ -380,6 +379,19 @@ def _allocated(
         for one in fits or [unreported_device(_listed_view(name), machine, "listed by the allocation")]:
             listed.setdefault(one.id, one)
     return with_parents(listed.values(), found)
+
+
+def unnamed_gpus(found: Iterable[AnswerDevice]) -> dict[str, AnswerDevice]:
+    """Return the GPUs that only their PCI address identifies, by address: the bus lists them, or the driver lost them.
+
+    They have a state or a reason, and no measurement: none can be of another GPU.
+    """
+    return {
+        one.pci_address: one
+        for one in found
+        if one.kind is ViewKind.GPU and one.pci_address and one.uuid is None
+        if all(one.readings[name].value is None for name in AGGREGATED if name in one.readings)
+    }
 
 
 def _listed_view(name: str) -> View:

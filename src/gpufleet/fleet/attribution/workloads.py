@@ -27,7 +27,7 @@ from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime
-from gpufleet.model.view import Scope, Side, View, ViewKind, view_of_key
+from gpufleet.model.view import Scope, View, ViewKind, view_of_key
 
 _UNCERTAIN = {
     HoldingVerdict.CONFLICT: (Reason.AMBIGUOUS_TARGET, "its machine reports another holder of the same device"),
@@ -209,13 +209,12 @@ def _machine_answer(
 def _device(
     held: HeldInterval, machine: MachineRecord, every: Sequence[AnswerDevice], views: Mapping[str, View]
 ) -> AnswerDevice:
-    """Return a held device. A UUID that no driver shows any more stands for the PCI device at its last address."""
+    """Return a held device. A UUID that no driver shows any more stands for the unnamed GPU at its last address."""
     by_id = {one.id: one for one in every}
     view = views.get(held.view) or view_of_key(held.view)
     known = by_id.get(f"{machine.cluster}/{machine.id}/{held.view}")
     if known is None and view.kind is ViewKind.GPU and view.pci_address:
-        at_address = [one for one in every if one.side is Side.PCI_ONLY and one.pci_address == view.pci_address]
-        known = at_address[0] if at_address else None
+        known = contract.unnamed_gpus(every).get(view.pci_address)
     return known or contract.unreported_device(view, machine, "held")
 
 
