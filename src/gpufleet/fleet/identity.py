@@ -189,10 +189,10 @@ def decide(
 def new_machine(id: str, machine: Machine, at: int, made_at: int = 0) -> KnownMachine:  # noqa: A002 - the API's name
     """Return the record of a machine that was never seen before; arguments as in `decide`."""
     boots = (Boot(machine.boot_id, at),) if machine.boot_id else ()
-    return made(KnownMachine(id=id, machine=machine, last_seen=at, boots=boots), machine, made_at)
+    return with_made_at(KnownMachine(id=id, machine=machine, last_seen=at, boots=boots), machine, made_at)
 
 
-def made(one: KnownMachine, machine: Machine, made_at: int) -> KnownMachine:
+def with_made_at(one: KnownMachine, machine: Machine, made_at: int) -> KnownMachine:
     """Return a machine after a report. An import has the time of its source, and shows no newer name."""
     if made_at <= one.made_at or has_name_only(machine):
         return one
@@ -327,7 +327,7 @@ def _merge(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownM
         boots=boots,
         renames=_renamed(one, machine.name, made_at),
     )
-    return made(known, machine, made_at)
+    return with_made_at(known, machine, made_at)
 
 
 def _given_back(one: KnownMachine, machine: Machine, at: int, made_at: int) -> KnownMachine:

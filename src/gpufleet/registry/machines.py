@@ -18,10 +18,10 @@ from gpufleet.fleet.identity import (
     MatchOutcome,
     decide,
     has_name_only,
-    made,
     name_end,
     names_within,
     new_machine,
+    with_made_at,
 )
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
@@ -151,7 +151,7 @@ class MachineCache:
         if row is not None:
             self._clamp_future(row, now)
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
-            row.known = made(row.known, machine, at if made_at is None else min(made_at, at))
+            row.known = with_made_at(row.known, machine, at if made_at is None else min(made_at, at))
             self._recount(row)
             self._seen[row.known.id] = None
             return MachineMatch(row.known.id, self._conflicts.text(row.known))
