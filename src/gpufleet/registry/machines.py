@@ -515,6 +515,8 @@ class MachineCache:
         return keys
 
     def _index_renames(self, before: MachineRow | None, row: MachineRow) -> None:
+        if not row.known.renames and (before is None or not before.known.renames):
+            return  # almost all machines
         names, former = ({one.name for one in each.known.renames} if each else set() for each in (row, before))
         for name in names - former:
             self._renamed.setdefault((row.cluster, name), set()).add(row.known.id)
