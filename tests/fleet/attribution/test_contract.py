@@ -299,6 +299,17 @@ def test_lost_gpu_is_found_without_its_uuid(name: str) -> None:
     assert answer_for(bare_metal(devices=(name,)), [FRESH[0], before, stored(other)]).reason is Reason.NOT_REPORTED
 
 
+@pytest.mark.parametrize("name", ["GPU-1", "GPU-9"])
+def test_lost_gpu_answers_for_the_last_uuid_in_its_slot(name: str) -> None:
+    """GPU-9 replaced GPU-1, which has left the machine, and was lost then."""
+    slot = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:01:00.0")
+    later = msgspec.structs.replace(slot, uuid="GPU-9")
+    before = [stored(gpu_sample(one, NOW - age * NANOS), age=age) for one, age in ((gpu_view(1), 900), (later, 500))]
+    lost = stored(gpu_sample(slot, NOW, gpu_state="lost", gpu_power_watts=Absent(Reason.GPU_LOST)))
+    (device,) = answer_for(bare_metal(devices=(name,)), [FRESH[0], *before, lost]).devices
+    assert ("gpu_state" in device.readings) is (name == "GPU-9")
+
+
 def test_device_listed_by_both_its_names_is_counted_once() -> None:
     found = answer_for(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH)
     assert found.aggregate.coverage == "1 of 1 devices"

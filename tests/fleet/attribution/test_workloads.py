@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +84,16 @@ def test_lost_gpu_without_uuid_answers_for_its_holder() -> None:
     (device,) = found.devices
     assert (found.reason, device.readings["gpu_state"].value) == (None, "lost")
     assert device.holding is not None
+
+
+def test_lost_gpu_is_not_of_the_holder_of_the_gpu_before() -> None:
+    """Its card was replaced, and the holding of the earlier card has not ended yet."""
+    slot = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=ONE.pci_address)
+    later = msgspec.structs.replace(slot, uuid="GPU-9")
+    lost = power(slot, 0, values={"gpu_state": "lost", "gpu_power_watts": Absent(Reason.GPU_LOST)})
+    found = answer_for([held(ONE)], machine([power(ONE, 1.0, at=500), power(later, 1.0, at=600), lost]))
+    (device,) = found.devices
+    assert (device.uuid, "gpu_state" in device.readings) == (ONE.uuid, False)
 
 
 def test_holder_of_every_gpu_has_no_readings_of_the_machine() -> None:

@@ -93,29 +93,37 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
     """
     if spec.devices is None:
         return Binding(machine=machine.id)
-    newest: dict[str, tuple[int, str]] = {}  # address to the newest view with a UUID
-    seen: set[str] = set()
-    views = known_views([one for one in stored if is_of_host(one)])
-    for key, view in views.items():
-        if view.pci_address is None:
-            continue
-        seen.add(view.pci_address)
-        if view.uuid is not None and view.kind is ViewKind.GPU:
-            at = max(one.sample.measured_at for one in stored if one.sample.view and one.sample.view.key == key)
-            newest[view.pci_address] = max(newest.get(view.pci_address, (0, "")), (at, key))
+    own = [one for one in stored if is_of_host(one)]
+    views = known_views(own)
+    seen = {view.pci_address for view in views.values()}
+    occupants = last_occupants(own)
     devices: dict[str, tuple[str, ...]] = {}
     for name in spec.devices:
         address = pci_address(name)
         if address is None:
             devices[name] = (_uuid_key(name),)
         elif address in seen:
-            devices[name] = (newest[address][1] if address in newest else _pci_key(address),)
+            devices[name] = (occupants.get(address) or _pci_key(address),)
     parents = _named_parents(spec.devices)
     for name in spec.devices:
         mig = views.get(_uuid_key(name))
         if mig is not None and mig.kind is ViewKind.MIG and mig.parent is not None:
             parents[name] = mig.parent
     return Binding(machine=machine.id, devices=devices, parents=parents)
+
+
+def last_occupants(stored: Sequence[StoredSample]) -> dict[str, str]:
+    """Return PCI address to the key of the GPU that was last measured there under its UUID."""
+    measured: dict[str, int] = {}
+    for one in stored:
+        if one.sample.view is not None:
+            key = one.sample.view.key
+            measured[key] = max(one.sample.measured_at, measured.get(key, 0))
+    found: dict[str, str] = {}
+    for key, view in sorted(known_views(stored).items(), key=lambda one: (measured[one[0]], one[0])):
+        if view.kind is ViewKind.GPU and view.uuid is not None and view.pci_address is not None:
+            found[view.pci_address] = key
+    return found
 
 
 def pci_address(name: str) -> str | None:

@@ -14,14 +14,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import LocatedMachine, bind, binding_at, is_of_host, locate, pci_address
+from gpufleet.fleet.attribution.bindings import (
+    LocatedMachine,
+    bind,
+    binding_at,
+    is_of_host,
+    last_occupants,
+    locate,
+    pci_address,
+)
 from gpufleet.fleet.devices import independent_readings, with_parents
 from gpufleet.fleet.readings import (
     PROBE_READER,
     Freshness,
     all_stale,
     devices,
-    known_views,
     merge,
     merge_dimensions,
     stored_readings,
@@ -232,7 +239,7 @@ def _host_answer(
         return msgspec.structs.replace(bare, machine=machine.id, last_error=error)
     live = [one.received_at for one in own if freshness.is_live(one.received_at)]
     received_at = max(live or [one.received_at for one in own])
-    homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
+    homes = {key: address for address, key in last_occupants(own).items()}
     every = devices(machine.cluster, machine.id, own, freshness)
     found = _allocated(every, machine, binding, allocation.spec, homes)
     host_sources = stored_readings([one for one in own if one.sample.view is None], freshness)
@@ -363,7 +370,8 @@ def _allocated(
 ) -> tuple[AnswerDevice, ...]:
     """Return the bound devices, or all if none are listed. A listed device that is not present has no values.
 
-    A UUID that no driver shows any more stands for the unnamed GPU at its last address (`homes`).
+    A UUID that no driver shows any more stands for the unnamed GPU at its address (`homes`, by view key) if no other
+    UUID was read there since: otherwise the unnamed GPU is the one that replaced it.
     """
     if spec.devices is None:
         return found
@@ -371,11 +379,10 @@ def _allocated(
     by_address = unnamed_gpus(found)
     listed: dict[str, AnswerDevice] = {}
     for name in spec.devices:
-        ids = [f"{machine.cluster}/{machine.id}/{key}" for key in (binding.devices or {}).get(name, ())]
+        keys = (binding.devices or {}).get(name, ())
+        ids = [f"{machine.cluster}/{machine.id}/{key}" for key in keys]
         fits = [by_id[id_] for id_ in ids if id_ in by_id]
-        fits = fits or [
-            by_address[home] for id_ in ids if (home := homes.get(id_.rpartition("/")[2], "")) in by_address
-        ]
+        fits = fits or [by_address[home] for key in keys if (home := homes.get(key, "")) in by_address]
         for one in fits or [unreported_device(_listed_view(name), machine, "listed by the allocation")]:
             listed.setdefault(one.id, one)
     return with_parents(listed.values(), found)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.attribution.bindings import last_occupants
 from gpufleet.fleet.attribution.guests import MachineSamples, last_known
 from gpufleet.fleet.attribution.holder_targets import names_holder
 from gpufleet.fleet.attribution.holding_intervals import HeldInterval
@@ -177,7 +178,7 @@ def _machine_answer(
     freshness = Freshness(now, stale_after_seconds, found.readers)
     samples, source = contract.host_samples(found.stored, freshness)
     live = any(freshness.is_live(one.received_at) for one in samples)
-    views = known_views(samples)
+    views, occupants = known_views(samples), last_occupants(samples)
     holdings: dict[str, list[Holding]] = {}
     for stored in present:
         if stored.machine == machine.id and is_certain(stored.holding):
@@ -191,7 +192,7 @@ def _machine_answer(
         every = devices(machine.cluster, machine.id, clipped, freshness)
         for one in held:
             if begins[id(one)] == begin:
-                device = _device(one, machine, every, views)
+                device = _device(one, machine, every, views, occupants)
                 device = msgspec.structs.replace(device, holding=_holding(holdings.get(one.view, ())))
                 of_device[device.id] = [stored for stored in clipped if _is_of(stored, device)]
                 (with_parent,) = with_parents([device], every)
@@ -207,13 +208,20 @@ def _machine_answer(
 
 
 def _device(
-    held: HeldInterval, machine: MachineRecord, every: Sequence[AnswerDevice], views: Mapping[str, View]
+    held: HeldInterval,
+    machine: MachineRecord,
+    every: Sequence[AnswerDevice],
+    views: Mapping[str, View],
+    occupants: Mapping[str, str],
 ) -> AnswerDevice:
-    """Return a held device. A UUID that no driver shows any more stands for the unnamed GPU at its last address."""
+    """Return a held device.
+
+    A UUID that no driver shows any more stands for the unnamed GPU at its address if it is the last of `occupants`.
+    """
     by_id = {one.id: one for one in every}
     view = views.get(held.view) or view_of_key(held.view)
     known = by_id.get(f"{machine.cluster}/{machine.id}/{held.view}")
-    if known is None and view.kind is ViewKind.GPU and view.pci_address:
+    if known is None and view.pci_address and occupants.get(view.pci_address) == held.view:
         known = contract.unnamed_gpus(every).get(view.pci_address)
     return known or contract.unreported_device(view, machine, "held")
 
