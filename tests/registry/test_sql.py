@@ -417,6 +417,23 @@ def test_expired_machines_stay_retired_after_a_restart(dsn: str) -> None:
     reopened.close()
 
 
+def test_name_after_a_restart_begins_after_the_reports_before(dsn: str) -> None:
+    """The clock of the renamed machine shows a time of before them."""
+    registry = opened(dsn)
+    id_ = registry.match("local", "s", ONE, NOW).id
+    registry.begin_flush(INTENT)
+    registry.match("local", "s", ONE, NOW + 1000 * NANOS)
+    registry.begin_flush(INTENT)
+    registry.close()
+    reopened = opened(dsn)
+    renamed = msgspec.structs.replace(ONE, name="node-c", boot_id="b2")
+    later = NOW + 2000 * NANOS
+    assert reopened.match("local", "s", renamed, later, later, NOW + 500 * NANOS).id == id_
+    assert [one.name for one in reopened.past_names(id_, NOW, NOW + 1000 * NANOS)] == ["node-a"]
+    assert [one.name for one in reopened.past_names(id_, later, later + 1)] == ["node-c"]
+    reopened.close()
+
+
 def test_freshness_of_retired_siblings_includes_their_senders(dsn: str) -> None:
     registry = opened(dsn)
     registry.register_clusters(["other"], NOW)

@@ -68,7 +68,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
         renames: its newest host names in order of time, also of names that it returned to; empty if it has had one
             that no other machine had before.
         made_at: time at which its newest report was made, by its sender's clock and at most that of receipt, or one
-            shortly before; 0 if only its name was reported.
+            shortly before; after a restart that of receipt. 0 if only its name was reported.
     """
 
     id: str

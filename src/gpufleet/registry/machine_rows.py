@@ -80,7 +80,9 @@ def load_machines(connection: sa.Connection) -> Iterator[MachineRow]:
     for _, cluster, sender, saved, first_seen, last_seen, retired_at in read_rows(connection, tables.MACHINES):
         known = decode(saved)
         if last_seen > known.last_seen:
-            known = msgspec.structs.replace(known, last_seen=last_seen)
+            # When its newest report was made is not saved: at the latest on receipt.
+            made_at = max(last_seen, known.made_at) if known.made_at else 0
+            known = msgspec.structs.replace(known, last_seen=last_seen, made_at=made_at)
         yield MachineRow(sys.intern(cluster), sender, known, first_seen, known.machine, retired_at)
 
 
