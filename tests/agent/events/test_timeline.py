@@ -179,6 +179,30 @@ def test_gpu_that_recovered_while_the_agent_was_stopped(
     assert all(event.view == gpu(0) and event.attributes == {"sources": "nvml"} for event in events)
 
 
+@pytest.mark.parametrize("others_passed", [True, False], ids=["after the first passes", "before them"])
+def test_recovery_that_a_reader_observes_is_one_event(others_passed: bool) -> None:
+    """The reader started while the GPU was lost: it knew the address only."""
+    first, unnamed = Machine(), msgspec.structs.replace(gpu(0), uuid=None)
+    first.report(Event(view=gpu(0), kind="gpu_lost", at=1, attributes={"sources": "nvml"}))
+    first.emit_pending()
+    second = Machine(first.timeline.state_to_save(first.state), boot="boot-2")
+    others = ("dcgm", Lane.FAST), ("kmsg", Lane.EVENT), (READER, Lane.EVENT)
+    for lanes in others if others_passed else ():
+        second.passed(*lanes)
+    events: list[Event] = []
+    for view, state, kind in (unnamed, "lost", "gpu_lost"), (gpu(0), "ok", "gpu_recovered"):
+        sample = second.sample("nvml", Lane.FAST, view, {"gpu_state": state})
+        shown = Event(view=view, kind=kind, at=second.clock.now_ns(), attributes={"sources": "nvml"})
+        outcome = second.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=(shown,)))
+        second.state.apply(second.timeline.take(outcome, second.state))
+        events += second.emit_pending()
+    for lanes in others:
+        second.passed(*lanes)
+    second.report()
+    events += second.emit_pending()
+    assert [event.kind for event in events] == ["gpu_lost", "gpu_recovered"]
+
+
 def test_recovery_before_a_restart_is_not_repeated() -> None:
     first = Machine()
     unnamed = msgspec.structs.replace(gpu(0), uuid=None)

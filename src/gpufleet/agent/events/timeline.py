@@ -255,9 +255,17 @@ class Timeline:
         shown, view = sample.values.get(STATE), _resolve(sample.view, state)
         if sample.provenance is Provenance.IMPORTED or view is None or not isinstance(shown, str):
             return
+        if shown in FAILURE_OF_STATE:
+            self._drop_unended(view)  # the reader will observe the recovery
         event = self._failures.resume(view, shown, sample.measured_at, sample.reader)
         if event is not None:
             self._groups.take(event, now)
+
+    def _drop_unended(self, failed: View) -> None:
+        """Drop a device from the failures before the start. A reader may know a lost GPU by its address only."""
+        for key, view in list(self._unended.items()):
+            if key == failed.key or (failed.pci_address is not None and view.pci_address == failed.pci_address):
+                del self._unended[key]
 
     def _recovered_between(self, state: AgentState, now: float, at: int) -> list[Event]:
         """Return the events of devices that failed before the agent's start, and work since its first passes.
@@ -268,13 +276,10 @@ class Timeline:
         for key, view in list(self._unended.items()) if self._unended and not state.missing() else ():
             known = _resolve(view, state) or view
             shown = (current_readings(known.key, state, now) or {}).get(STATE)
-            if shown is None or (shown.value != OK and shown.value not in FAILURE_OF_STATE):
+            if shown is None or shown.value != OK:
                 continue  # gone, or without an answer: it may be back later
             del self._unended[key]
-            if shown.value == OK:
-                events.append(
-                    Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader})
-                )
+            events.append(Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader}))
         return events
 
     def _is_known(self, event: Event) -> bool:
