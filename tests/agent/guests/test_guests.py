@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
+import pytest
+
 from gpufleet.agent.guests.access_paths import AccessPath
 from gpufleet.agent.guests.guest import GuestAccess
 from gpufleet.agent.guests.guests import GuestSupervisor
@@ -33,10 +35,11 @@ class ScriptedSource:
     """Source with one virtual machine."""
 
     name, every_seconds, adds = "scripted", 0.01, False
-    details = GuestDetails()
+    details, is_running = GuestDetails(), True
 
     async def list_guests(self) -> GuestListing:
-        return GuestListing({"train-0": GUEST}, {}, {"train-0": self.details})
+        guests = {"train-0": GUEST} if self.is_running else {}
+        return GuestListing(guests, {}, dict.fromkeys(guests, self.details))
 
 
 class SlowLink:
@@ -106,6 +109,40 @@ async def test_loss_and_recovery_of_a_guests_gpu_are_events() -> None:
     assert {event.view for event in events} == {
         View(kind=ViewKind.GPU, side=Side.GUEST, uuid="GPU-1", pci_address="0000:05:00.0")
     }
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped and started", "changed"])
+async def test_gpu_that_a_restart_of_its_guest_repairs_recovers(is_stopped: bool) -> None:
+    passes, exhausted, source = [("dcgm", "lost")], asyncio.Event(), ScriptedSource()
+    path = AccessPath(name="dcgm", reader=reader_of("dcgm", passes, exhausted))
+    guests = GuestSupervisor(
+        [source],
+        connect=lambda _: GuestAccess(gpus=(path,), host=(), links=()),
+        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
+        clock=SystemClock(),
+        collects=True,
+    )
+
+    async def is_restarted() -> bool:
+        listed = result_of(guests.documents("host"))
+        return not listed if is_stopped else [one.labels for one in listed] == [{"run": "2"}]
+
+    task = asyncio.create_task(guests.run(lambda: None))
+    try:
+        async with asyncio.timeout(30):
+            await exhausted.wait()
+        source.is_running, source.details = not is_stopped, GuestDetails(labels={"run": "2"})
+        await wait_until_async(is_restarted)
+        exhausted.clear()
+        passes.append(("dcgm", "ok"))
+        source.is_running = True
+        async with asyncio.timeout(30):
+            await exhausted.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    events = [event.kind for report in guests.take("host") for event in report.events]
+    assert events == ["gpu_lost", "gpu_recovered"]
 
 
 async def test_changed_guest_is_listed_while_its_connections_close() -> None:

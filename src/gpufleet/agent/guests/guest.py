@@ -77,6 +77,7 @@ class GuestWatch:
         on_change: Callable[[], None],
         collects: bool,
         spread: bool,
+        device_states: DeviceStates,
     ) -> None:
         """Take the parts.
 
@@ -88,6 +89,7 @@ class GuestWatch:
             on_change: called after each change.
             collects: whether samples are collected for a batch.
             spread: start at the guest's own phase of the fast interval, because many guests start now.
+            device_states: states of its GPUs as an earlier watch of it left them.
         """
         self.found, self.guest = found, found.guest
         guest = found.guest
@@ -120,7 +122,7 @@ class GuestWatch:
         self._names: dict[str, str] = {}
         self._pending: deque[Sample] = deque(maxlen=MAX_PENDING)
         self._events: deque[Event] = deque(maxlen=MAX_PENDING)
-        self._device_states = DeviceStates(READER)
+        self.device_states = device_states
         self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
         self._reported: GuestHealth | None = None
         self._reported_at = self._started
@@ -287,7 +289,7 @@ class GuestWatch:
         readers = {sample.view.key: sample.reader for sample in done.samples if sample.view is not None}
         changes = [
             msgspec.structs.replace(event, attributes={**event.attributes, "sources": readers[event.view.key]})
-            for event in self._device_states.change_by_samples(done.samples)
+            for event in self.device_states.change_by_samples(done.samples)
             if event.view is not None
         ]
         return (*done.events, *changes)

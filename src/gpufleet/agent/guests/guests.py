@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
-from gpufleet.agent.guests.guest import GuestAccess, GuestWatch
+from gpufleet.agent.guests.guest import READER, GuestAccess, GuestWatch
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.wire.batch import MachineReport
@@ -53,7 +54,8 @@ class GuestSupervisor:
         self._intervals, self._clock, self._collects = intervals, clock, collects
         self._watches: dict[str, GuestWatch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._removed: list[GuestWatch] = []
+        self._stopped: list[tuple[GuestWatch, bool]] = []  # with whether the guest is gone, until the next batch
+        self._device_states: dict[str, DeviceStates] = {}  # of guests without a watch, by UID
         self._problems: dict[str, str] = {}
         self._changes = asyncio.Event()
 
@@ -90,10 +92,12 @@ class GuestSupervisor:
 
     def take(self, hypervisor: str) -> tuple[MachineReport, ...]:
         """Return the new reports of all guests since the last call."""
-        reports = [report for watch in self._watches.values() if (report := watch.take(hypervisor)) is not None]
-        reports += [watch.removal_report(hypervisor) for watch in self._removed]
-        self._removed.clear()
-        return tuple(reports)
+        reports: list[MachineReport | None] = []
+        for watch, is_gone in self._stopped:
+            reports += [watch.take(hypervisor), watch.removal_report(hypervisor) if is_gone else None]
+        self._stopped.clear()
+        reports += [watch.take(hypervisor) for watch in self._watches.values()]
+        return tuple([report for report in reports if report is not None])
 
     async def _poll_source(self, source: GuestSource) -> None:
         first = True
@@ -151,6 +155,7 @@ class GuestSupervisor:
             on_change=self._changes.set,
             collects=self._collects,
             spread=spread,
+            device_states=self._device_states.pop(guest.uid, DeviceStates(READER)),
         )
         self._watches[guest.uid] = watch
         run = supervise(watch.run, f"virtual machine {guest.title}", restart_seconds=RESTART_SECONDS)
@@ -163,8 +168,11 @@ class GuestSupervisor:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         watch = self._watches.pop(uid)
-        if gone and self._collects:
-            self._removed.append(watch)
+        if self._collects:
+            self._stopped.append((watch, gone))
+        self._device_states[uid] = watch.device_states  # a restart can be what repairs a GPU
+        while len(self._device_states) > MAX_GUESTS:
+            del self._device_states[next(iter(self._device_states))]
         log.info("virtual machine %s (%s): removed", watch.guest.title, uid)
         self._changes.set()
 
