@@ -165,6 +165,40 @@ def test_listed_instance_is_shown_if_its_holder_is_not_supported(reason: Reason,
     assert used(answer_for(allocation(devices=("U-own",)), host(stored(one)))) == shown
 
 
+def unanswered(view: View, reason: Reason) -> StoredSample:
+    """Return the sample of an instance of a lost or hanging GPU: the driver answers nothing about it."""
+    one = sample(view, 0, vm=VM)
+    return stored(msgspec.structs.replace(one, values=dict.fromkeys(one.values, Absent(reason))))
+
+
+@pytest.mark.parametrize("reason", [Reason.GPU_LOST, Reason.TIMEOUT])
+@pytest.mark.parametrize("listed", [None, ("U-own",)])
+def test_instance_of_a_lost_gpu_has_the_reason_for_its_last_machine(
+    reason: Reason, listed: tuple[str, ...] | None
+) -> None:
+    view, neighbour = vgpu("U-own"), vgpu("U-neighbour")
+    slow = sample(view, 7, lane=Lane.SLOW, at_ns=NOW - 9 * NANOS)
+    lost = host(stored(sample(PARENT, 1)), unanswered(view, reason), unanswered(neighbour, reason), stored(slow))
+    texts = [text(VM, -60, view), text(OTHER_VM, -60, neighbour)]
+    one = allocation(devices=listed)
+    found = answer(one, [lost], NOW, stale_after_seconds=STALE_AFTER, texts=texts)
+    assert (found.source, found.reason) == (Provenance.SLICE_VGPU_HOST, None)
+    (device,) = found.devices
+    assert device.uuid == "U-own"
+    assert {reading.absent for reading in device.readings.values()} == {reason}
+    assert found.aggregate.coverage == "0 of 1 devices"
+    reused = [*texts, text(OTHER_VM, -30, view)]
+    found = answer(one, [lost], NOW, stale_after_seconds=STALE_AFTER, texts=reused)
+    assert (found.reason, found.devices) == (Reason.GUEST_NOT_COLLECTED, ())
+
+
+def test_machine_that_left_a_lost_gpu_is_answered_by_its_new_host() -> None:
+    view = vgpu("U-own")
+    lost, other = host(unanswered(view, Reason.GPU_LOST)), host(stored(sample(vgpu("U-new"), 5, vm=VM)), id_="m-b")
+    found = answer(allocation(), [lost, other], NOW, stale_after_seconds=STALE_AFTER, texts=[text(VM, -60, view)])
+    assert (found.machine, used(found)) == ("m-b", [5])
+
+
 def test_instance_of_another_vm_is_not_shown() -> None:
     found = answer_for(allocation(devices=("U-neighbour",)), host(*SHARED_GPU))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED)

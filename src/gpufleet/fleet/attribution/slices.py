@@ -5,13 +5,14 @@ the host: no reading of the parent GPU, the machine, or other instances, and no 
 them. It has no reading from before the virtual machine had the instance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests
 from gpufleet.fleet.readings import Freshness, all_stale, devices, present_keys
 from gpufleet.fleet.usage.instances import instance_intervals
+from gpufleet.fleet.usage.residence import UNBOUNDED
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.allocation import Allocation, AllocationSpec
@@ -84,12 +85,20 @@ def _from_hosts(
 ) -> AllocationAnswer:
     wanted = normalise_uuid(allocation.spec.target.vm_uuid or "") or ""
     had = instance_intervals(wanted, texts, {one.machine.id: one.stored for one in hosts})
-    found = []
+    found: list[_HostInstances] = []
+    unanswered: list[_HostInstances] = []
     for host in hosts:
-        own = instances_of(allocation.spec, host)
-        if own:
-            since = {key: intervals[-1][0] for (machine, key), intervals in had.items() if machine == host.machine.id}
-            found.append(_HostInstances(host, own, since, Freshness(now, stale_after_seconds, host.readers)))
+        of_host = {key: intervals[-1] for (machine, key), intervals in had.items() if machine == host.machine.id}
+        since = {key: begin for key, (begin, _) in of_host.items()}
+        present = frozenset(key for key, (_, end) in of_host.items() if end == UNBOUNDED)
+        freshness = Freshness(now, stale_after_seconds, host.readers)
+        for hosts_found, own in (
+            (found, instances_of(allocation.spec, host)),
+            (unanswered, _unanswered_instances(allocation.spec, host, present)),
+        ):
+            if own:
+                hosts_found.append(_HostInstances(host, own, since, freshness))
+    found = found or unanswered
     found = [one for one in found if one.is_live] or found
     if not found:
         return contract.unavailable(allocation, *contract.NO_ANSWERER[allocation.spec.kind])
@@ -109,21 +118,48 @@ def instances_of(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[Sto
     if the host could not read the UUID, since the instance may belong to another virtual machine by now.
     """
     wanted = normalise_uuid(spec.target.vm_uuid or "")
-    present = present_keys(host.stored)
     listed = None if spec.devices is None else {bare_uuid(name) for name in spec.devices}
-    by_uuid: dict[str, list[StoredSample]] = {}
-    for stored in host.stored:
-        view = stored.sample.view
-        if view is not None and view.key in present and view.uuid and _is_instance(stored):
-            by_uuid.setdefault(bare_uuid(view.uuid), []).append(stored)
     own: list[StoredSample] = []
-    for uuid, samples in by_uuid.items():
+    for uuid, samples in _present_instances(host).items():
         holders = {holder for one in samples if (holder := _holder(one)) is not None}
         has_no_uuid = not holders and any(_has_no_uuid(one) for one in samples)
         is_own = holders == {wanted} or (listed is not None and has_no_uuid)
         if is_own and (listed is None or uuid in listed):
             own += samples
     return tuple(own)
+
+
+def _unanswered_instances(
+    spec: AllocationSpec, host: guests.MachineSamples, had: Container[str]
+) -> tuple[StoredSample, ...]:
+    """Return the samples without any value of instances that the virtual machine had last, by view key (`had`).
+
+    The driver answers nothing about an instance of a lost or hanging GPU, also not who has it.
+    """
+    return tuple(
+        stored
+        for uuid, samples in _present_instances(host).items()
+        if is_listed(spec, uuid) and any(isinstance(one.sample.values.get(VM_ID), Absent) for one in samples)
+        for stored in samples
+        if stored.sample.view is not None and stored.sample.view.key in had and _has_no_value(stored)
+    )
+
+
+def _present_instances(host: guests.MachineSamples) -> dict[str, list[StoredSample]]:
+    """Return the samples of the instances of a host, by UUID without prefix."""
+    present = present_keys(host.stored)
+    by_uuid: dict[str, list[StoredSample]] = {}
+    for stored in host.stored:
+        view = stored.sample.view
+        if view is not None and view.key in present and view.uuid and _is_instance(stored):
+            by_uuid.setdefault(bare_uuid(view.uuid), []).append(stored)
+    return by_uuid
+
+
+def _has_no_value(stored: StoredSample) -> bool:
+    sample = stored.sample
+    every = (*sample.values.values(), *(dim.value for dim in sample.dims))
+    return all(isinstance(value, Absent) for value in every)
 
 
 def is_listed(spec: AllocationSpec, uuid: str) -> bool:

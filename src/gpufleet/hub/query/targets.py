@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -38,7 +38,7 @@ from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
-from gpufleet.ports.store import SampleStore
+from gpufleet.ports.store import HistoryStore, SampleStore
 
 CLUSTERS_SEARCHED = 50
 """Maximum number of clusters searched for names similar to an unknown one."""
@@ -77,6 +77,10 @@ class AmbiguousError(ConflictError):
         super().__init__(detail)
 
 
+class LookupStore(SampleStore, HistoryStore, Protocol):
+    """The part of the store that names the machines of a target, now and before."""
+
+
 class MachineLookup:
     """Finds the machines of a query or an allocation, and conflicting allocations."""
 
@@ -84,7 +88,7 @@ class MachineLookup:
         self,
         *,
         registry: Registry,
-        store: SampleStore,
+        store: LookupStore,
         claims: Claims,
         clock: Clock,
         reads: HoldingReads | None = None,
@@ -190,9 +194,14 @@ class MachineLookup:
         return bindings.bind(spec, machine, stored)
 
     def hosts(self, spec: AllocationSpec) -> list[MachineSamples]:
-        """Return the nodes that report a vGPU instance which may belong to the target virtual machine."""
+        """Return the nodes that report a vGPU instance which may belong to the target virtual machine.
+
+        Nodes that reported it before count if none reports it now: a lost GPU does not show who has its instances.
+        """
         cluster, wanted = spec.target.cluster, normalise_uuid(spec.target.vm_uuid or "")
         ids = set(self._store.reporters_of_text(cluster, slices.VM_ID, wanted) if wanted else ())
+        if wanted and not ids:
+            ids = {one.machine for one in self._store.texts_of_views(cluster, slices.VM_ID, wanted)}
         for name in spec.devices or ():
             ids.update(self._store.reporters_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
         nodes = [one for one in self.with_ids(cluster, ids) if one.machine.kind is MachineKind.NODE]
