@@ -508,6 +508,7 @@ def newest_view(samples: Sequence[StoredSample]) -> View:
                 pci_address=view.pci_address or merged.pci_address,
                 parent=view.parent or merged.parent,
                 uuid=view.uuid or merged.uuid,
+                index=merged.index if view.index is None else view.index,
             )
         merged = view
     assert merged is not None

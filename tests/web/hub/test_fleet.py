@@ -42,6 +42,16 @@ async def test_short_id_stands_for_a_gpu(site: Site, name: str) -> None:
     assert (status, document["device"]["uuid"]) == (200, UUIDS[0])
 
 
+async def test_gpu_keeps_its_index_if_the_newest_reader_has_none(site: Site) -> None:
+    at = now()
+    newest = gpu_sample(msgspec.structs.replace(view(0), index=None), at + 1)
+    samples = gpu_sample(view(0), at), msgspec.structs.replace(newest, reader="netdata")
+    await site.post(encode(make_batch(1, at, samples=samples)))
+    _, page = await site.request("/v1/gpus")
+    assert [one.get("index") for one in page["items"]] == [0]
+    assert (await site.request("/v1/gpus/node-a/0"))[0] == 200
+
+
 async def test_ambiguous_short_id_lists_the_devices(site: Site) -> None:
     await post_two_gpus(site)
     status, document = await site.request("/v1/gpus/GPU-5a61")
