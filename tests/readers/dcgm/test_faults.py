@@ -9,6 +9,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample
+from gpufleet.model.text import clean
 from gpufleet.simulate.dcgm.state import EngineFault, EngineState
 from tests.readers.dcgm.engines import reading
 
@@ -59,7 +60,7 @@ def assert_true(samples: tuple[Sample, ...]) -> None:
             if isinstance(value, Absent):
                 continue
             if isinstance(value, str):
-                assert value.isprintable(), metric
+                assert value == clean(value), metric
                 assert not row.states or value in row.states
             else:
                 assert row.low is None or value >= row.low, metric
