@@ -253,6 +253,22 @@ def test_gpu_known_by_its_address_has_the_xids_of_its_uuid(restarts: bool) -> No
     assert (values["gpu_xid_events_total"], values["gpu_last_xid"]) == (1, 79)
 
 
+def test_gpu_known_by_its_address_has_no_xids_of_the_card_before() -> None:
+    """The card with the XID was replaced, and the agent was restarted while the new card was lost."""
+    first = Machine()
+    first.report(msgspec.structs.replace(log_event(1), view=gpu(0)))
+    first.emit_pending()
+    replaced = msgspec.structs.replace(gpu(0), uuid="GPU-new")
+    first.passed("nvml", Lane.FAST, first.sample("nvml", Lane.FAST, replaced, {"gpu_state": "ok"}))
+    first.emit_pending()
+    machine = Machine(first.timeline.state_to_save(first.state))
+    unnamed = msgspec.structs.replace(gpu(0), uuid=None)
+    machine.passed("nvml", Lane.FAST, machine.sample("nvml", Lane.FAST, unnamed, {"gpu_state": "lost"}))
+    machine.emit_pending()
+    values = machine.state.views()[unnamed.key][READER, Lane.EVENT].sample.values
+    assert values["gpu_xid_events_total"] == 0
+
+
 def test_removed_device_has_no_counts() -> None:
     machine = Machine()
     machine.emit_pending()

@@ -54,7 +54,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
         since: start of counting, nanoseconds since 1970.
         counts: view key to XID to count.
         last: view key to the newest XID and its time.
-        places: PCI address to the view key of the GPU with the newest XID there.
+        places: PCI address to the view key of the GPU that was last read there by its UUID, or had an XID since.
     """
 
     since: int
@@ -79,8 +79,12 @@ class XidCounts(msgspec.Struct, kw_only=True):
             if event.view.pci_address is not None:
                 self.places[event.view.pci_address] = key
 
-    def rename(self, before: str, after: str) -> None:
-        """Move the counts of a device from its first key, the PCI address, to its UUID key."""
+    def place(self, view: View) -> None:
+        """Note the place of a GPU, and move counts from its first key, the PCI address, to its UUID key."""
+        if not view.uuid or not view.pci_address:
+            return
+        before, after = f"{view.kind}/pci/{view.pci_address}", view.key
+        self.places[view.pci_address] = after
         for code, count in self.counts.pop(before, {}).items():
             of_device = self.counts.setdefault(after, {})
             of_device[code] = of_device.get(code, 0) + count
@@ -295,13 +299,12 @@ class Timeline:
     def _samples(self, state: AgentState, at: int) -> Iterable[Sample]:
         log = [one.sample.values.get(LOG_LOST) for one in state.machine_samples().values()]
         log_is_read = any(value is not None and not isinstance(value, Absent) for value in log)
-        for key, lanes in state.views().items():
+        for lanes in state.views().values():
             others = [one.sample for (reader, _), one in lanes.items() if reader != READER]
             view = others[0].view if others else None
             if view is None or view.kind is not ViewKind.GPU or view.side is not Side.HOST:
                 continue
-            if view.uuid and view.pci_address:
-                self._xids.rename(f"{view.kind}/pci/{view.pci_address}", key)
+            self._xids.place(view)
             driver_reports = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
             values, dims = self._xids.values(view, watched=log_is_read or driver_reports)
             yield _sample(view, at, values, dims)
