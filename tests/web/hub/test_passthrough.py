@@ -109,6 +109,16 @@ async def test_gpu_never_read_by_the_host_is_marked_as_unknown(site: Site) -> No
     )
 
 
+async def test_device_is_not_that_of_an_earlier_card_in_its_slot(site: Site) -> None:
+    at = now()
+    replaced = msgspec.structs.replace(gpu_view(1), uuid="GPU-5")
+    await post(site, 1, at - 3 * NANOS, (gpu_sample(gpu_view(1), at - 3 * NANOS),))
+    await post(site, 2, at - 2 * NANOS, (gpu_sample(replaced, at - 2 * NANOS),))
+    await post(site, 3, at, (vfio(1, at),), report(at, 1))
+    (device,) = (await allocation_answer(site, "0000:01:00.0"))["devices"]
+    assert device["passthrough"]["known"] is False
+
+
 async def test_unseen_device_is_not_assigned_to_a_guest(site: Site) -> None:
     at = now()
     await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS), gpu_sample(gpu_view(2), at)))

@@ -391,13 +391,15 @@ def _allocated(
 def unnamed_gpus(found: Iterable[AnswerDevice]) -> dict[str, AnswerDevice]:
     """Return the GPUs that only their PCI address identifies, by address: the bus lists them, or the driver lost them.
 
-    They have a state or a reason, and no measurement: none can be of another GPU.
+    They have a state or a reason, and no measurement. `last_occupants` shows which GPU such a slot had last.
     """
     return {
         one.pci_address: one
         for one in found
-        if one.kind is ViewKind.GPU and one.pci_address and one.uuid is None
-        if all(one.readings[name].value is None for name in AGGREGATED if name in one.readings)
+        if one.kind is ViewKind.GPU
+        and one.pci_address
+        and one.uuid is None
+        and all(one.readings[name].value is None for name in AGGREGATED if name in one.readings)
     }
 
 

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.readings import known_views, present_keys
+from gpufleet.fleet.attribution.bindings import is_of_host, last_occupants
+from gpufleet.fleet.readings import present_keys
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord, PassthroughState
 from gpufleet.model.machine import MachineKind
@@ -22,20 +23,20 @@ _NOT_KNOWN = (
 
 
 def passed_through(devices: Iterable[AnswerDevice], stored: Sequence[StoredSample]) -> dict[str, frozenset[str]]:
-    """Return the devices of a host that a virtual machine may have: id to its present and former UUIDs.
+    """Return the devices of a host that a virtual machine may have: id to its UUID, or none if it is not known.
+
+    The UUID of a slot is the last one that the host read there: an earlier card has left the slot.
 
     Args:
         devices: all devices of a machine, or some of them.
         stored: the newest samples of that machine.
     """
-    at_address: dict[str, set[str]] = {}
-    for view in known_views(stored).values():
-        if view.uuid and view.pci_address and view.side is Side.HOST and view.kind is ViewKind.GPU:
-            at_address.setdefault(view.pci_address, set()).add(view.uuid)
+    occupants = last_occupants([one for one in stored if is_of_host(one)])
     found = {}
     for one in devices:
         if _is_bound_to_vfio(one):
-            found[one.id] = frozenset(at_address.get(one.pci_address or "", ()))
+            key = occupants.get(one.pci_address or "")
+            found[one.id] = frozenset() if key is None else frozenset((key.partition("/")[2],))
         elif _is_not_shown(one):
             found[one.id] = frozenset((one.uuid,)) if one.uuid else frozenset()
     return found
