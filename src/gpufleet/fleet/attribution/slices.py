@@ -92,12 +92,10 @@ def _from_hosts(
         since = {key: begin for key, (begin, _) in of_host.items()}
         present = frozenset(key for key, (_, end) in of_host.items() if end == UNBOUNDED)
         freshness = Freshness(now, stale_after_seconds, host.readers)
-        for hosts_found, own in (
-            (found, instances_of(allocation.spec, host)),
-            (unanswered, _unanswered_instances(allocation.spec, host, present)),
-        ):
-            if own:
-                hosts_found.append(_HostInstances(host, own, since, freshness))
+        if own := instances_of(allocation.spec, host):
+            found.append(_HostInstances(host, own, since, freshness))
+        elif own := _unanswered_instances(allocation.spec, host, present):
+            unanswered.append(_HostInstances(host, own, since, freshness))
     found = found or unanswered
     found = [one for one in found if one.is_live] or found
     if not found:
