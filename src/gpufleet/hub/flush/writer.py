@@ -152,8 +152,7 @@ class StoreWriter:
         self._failures = 0
         self._highest: dict[tuple[str, str], int] = {}  # matched number of an epoch; a renamed agent continues it
         for key, state in self._flushed.items():
-            for _, end in state.ranges:
-                self._is_overtaken(key, end)
+            self._count_matched(key, max((end for _, end in state.ranges), default=0))
 
     @property
     def repeats(self) -> range | None:
@@ -228,11 +227,11 @@ class StoreWriter:
             seen.add((key, batch.seq))
         return batches, done
 
-    def _is_overtaken(self, key: SequenceKey, seq: int) -> bool:
-        """Return whether a later batch of the epoch was matched before, under any name of the sender."""
+    def _count_matched(self, key: SequenceKey, seq: int) -> int:
+        """Count the number of a batch, and return the highest of its epoch, under any name of the sender."""
         epoch = key.cluster, key.epoch
         highest = self._highest[epoch] = max(seq, self._highest.get(epoch, 0))
-        return seq < highest
+        return highest
 
     def _observed_at(self, record: WalRecord, batch: WireBatch, *, overtaken: bool) -> int:
         """Return the time for which a batch describes its machines.
@@ -246,7 +245,7 @@ class StoreWriter:
 
     def _match(self, read: _DecodedRecord) -> tuple[str, ...]:
         batch, now = read.batch, max(read.record.came_at, self._now())  # the log may have a backlog
-        overtaken = self._is_overtaken(read.key, batch.seq)
+        overtaken = batch.seq < self._count_matched(read.key, batch.seq)
         at, named = self._observed_at(read.record, batch, overtaken=overtaken), named_only_machines(batch)
         ids: dict[int, str] = {}
         nodes: dict[str, str] = {}
