@@ -21,6 +21,7 @@ from gpufleet.runtime import run_to_end
 from tests.support.dashboard_queries import query_of_all
 from tests.support.everything import snapshot_of_everything
 from tests.support.grafana_schema import schema_violations
+from tests.support.promtool import Expected, RuleCase, labelled, run_cases
 from tests.support.serving import serving
 from tests.support.tsdb import prometheus
 from tests.support.waiting import wait_until
@@ -197,3 +198,16 @@ def query_prometheus(
 def test_prometheus_answers_every_query(dialect: str, query_prometheus: Callable[[str], list[Any]]) -> None:
     unanswered = [query for query in queries(DASHBOARDS[dialect]) if not query_prometheus(query)]
     assert unanswered == []
+
+
+@pytest.mark.system
+def test_share_of_memory_counts_gpus_with_a_total(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    sized, unsized = ({"node": "n1", "uuid": uuid, "kind": "gpu", "side": "host"} for uuid in ("GPU-a", "GPU-b"))
+    used = {
+        labelled("gpufleet_gpu_memory_used_bytes", one): f"{value}x10" for one, value in ((sized, 10), (unsized, 80))
+    }
+    stat, by_node = (one for one in native_dashboard().rows[0].panels if one.title.startswith("Memory in use"))
+    results = ((stat, "{}"), (by_node, '{node="n1"}'))
+    expected = [Expected(query_of_all(panel.queries[0].expression), {labels: 0.1}) for panel, labels in results]
+    case = RuleCase("shares", used | {labelled("gpufleet_gpu_memory_total_bytes", sized): "100x10"}, expected)
+    run_cases(peer("promtool"), "groups: []", [case], tmp_path)

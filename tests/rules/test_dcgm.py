@@ -127,6 +127,27 @@ def mig_cases() -> Iterator[RuleCase]:
     )
 
 
+def unmeasured_cases() -> Iterator[RuleCase]:
+    """Yield GPUs without a part of the memory readings."""
+    sized = {**A, **EXPORTED, **TARGET, "Hostname": "n1"}
+    default = {**B, **EXPORTED, **TARGET, "Hostname": "n2"}  # the exporter's default counters have no total
+    series = {labelled("DCGM_FI_DEV_FB_USED", one): f"{used}x10" for one, used in ((sized, 10), (default, 80))}
+    levels: dict[str, dict[str, str]] = {
+        "node": {"node": "n1"},
+        "cluster": {},
+        "pod": {"namespace": "ml", "pod": "web-1"},
+        "namespace": {"namespace": "ml"},
+    }
+    yield RuleCase(
+        "memory whose total is not reported has no share",
+        series | {labelled("DCGM_FI_DEV_FB_TOTAL", sized): "100x10"},
+        [
+            *(named(f"{level}:dcgm_gpu_memory_used:ratio", {labelled("", of): 0.1}) for level, of in levels.items()),
+            named("cluster:dcgm_gpu_memory_used_bytes:sum", {"{}": 90 * MIB}),
+        ],
+    )
+
+
 def guest_cases() -> Iterator[RuleCase]:
     """Yield an exporter in a virtual machine, which reports the UUID only. Another input maps it to the machine."""
     outside = {"node": "n1", "uuid": "GPU-d", "kind": "gpu", "side": "guest", "namespace": "ml", "vm_name": "vm-0"}
@@ -179,7 +200,7 @@ def gap_case() -> RuleCase:
 
 
 def cases() -> list[RuleCase]:
-    return [rollup_case(), target_case(), *mig_cases(), *guest_cases(), gap_case()]
+    return [rollup_case(), target_case(), *mig_cases(), *unmeasured_cases(), *guest_cases(), gap_case()]
 
 
 @pytest.mark.system

@@ -274,6 +274,36 @@ def guest_cases() -> Iterator[RuleCase]:
     )
 
 
+def unmeasured_cases() -> Iterator[RuleCase]:
+    """Return devices without a part of the memory readings."""
+    used, total, web = "gpufleet_gpu_memory_used_bytes", "gpufleet_gpu_memory_total_bytes", pod("web-1", **WEB)
+    by_page = {**gpu(0), "node": "n2", "uuid": "GPU-f"}  # a page of dcgm-exporter has no total in its default form
+    other_inside = {**INSIDE, "uuid": "GPU-g", "pci_address": "0000:00:08.0"}
+    instances = [
+        {"node": "n1", "uuid": f"vgpu-{number}", "kind": "vgpu", "side": "vgpu_host", "vm_id": "vm-a"}
+        for number in range(2)
+    ]
+    sized = (gpu(0), {**INSIDE, **VM_LABELS}, instances[0])
+    series = {
+        **{labelled(used, one): f"10{VALUES}" for one in sized},
+        **{labelled(total, one): f"100{VALUES}" for one in (*sized, instances[1])},
+        **{labelled(used, one): f"80{VALUES}" for one in (by_page, {**other_inside, **VM_LABELS})},
+        **{labelled("gpufleet_gpu_info", one): f"1{VALUES}" for one in (gpu(0), by_page)},
+        **{labelled("gpufleet_gpu_holder_info", {**one, **web}): f"1{VALUES}" for one in (gpu(0), by_page)},
+    }
+    levels = {"node": {"node": "n1"}, "cluster": {}, "namespace": {"namespace": "ml"}, "vmi": VM}
+    shares = [named(f"{level}:gpufleet_gpu_memory_used:ratio", {labelled("", of): 0.1}) for level, of in levels.items()]
+    yield RuleCase(
+        "memory whose total is not reported has no share",
+        series,
+        [
+            *shares,
+            named("cluster:gpufleet_gpu_memory_used_bytes:sum", {"{}": 90}),
+            named("vm:gpufleet_vgpu_memory_free_bytes:sum", {'{vm_id="vm-a"}': 90}),
+        ],
+    )
+
+
 def gap_cases() -> Iterator[RuleCase]:
     device, missing = {**gpu(0)}, {**gpu(1)}
     series = {
@@ -344,7 +374,7 @@ def node_case() -> RuleCase:
 
 def honored_cases() -> list[RuleCase]:
     """Return cases whose series have no `exported_*` labels."""
-    return [node_case(), honored_case(), *guest_cases()]
+    return [node_case(), honored_case(), *guest_cases(), *unmeasured_cases()]
 
 
 def cases() -> list[RuleCase]:

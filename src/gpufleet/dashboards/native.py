@@ -143,6 +143,7 @@ def _overview() -> tuple[Panel, ...]:
             "memory_total_bytes",
         )
     )
+    used, total = f"({used} and {total})", f"({total} and {used})"  # of the GPUs that report both
     states = f"max by ({DEVICE_LABELS}, pci_address, state) (gpufleet_gpu_state{{{gpus}}})"
     failed = f'max by ({DEVICE_LABELS}, pci_address, state) (gpufleet_gpu_state{{{gpus},state!="ok"}})'
     nodes = f"count by (cluster, node) (gpufleet_host_load_1m{{{MACHINE}}})"
@@ -154,7 +155,7 @@ def _overview() -> tuple[Panel, ...]:
         _stat("GPUs not ok", "GPUs in another state than ok", f"sum({failed})"),
         _stat("Nodes", "Machines that report their load", f"count({nodes})"),
         _stat("Utilization", "Mean of all GPUs", f"avg({utilization})", "percentunit"),
-        _stat("Memory in use", "Share of the memory of all GPUs", f"sum({used}) / sum({total})", "percentunit"),
+        _stat("Memory in use", "Share of the memory of all GPUs", f"sum {used} / sum {total}", "percentunit"),
         _stat("Highest temperature", "Of all GPUs", f"max({temperature})", "celsius"),
         _stat("Power", "Sum over all boards", f"sum({power})", "watt"),
         _stat("XIDs", "Errors in the selected time range", f"round(sum(increase({xids}[$__range])))"),
@@ -162,7 +163,7 @@ def _overview() -> tuple[Panel, ...]:
         _per_node(
             "Memory in use",
             "Share of the memory of the node's GPUs",
-            f"sum by (cluster, node) ({used}) / sum by (cluster, node) ({total})",
+            f"sum by (cluster, node) {used} / sum by (cluster, node) {total}",
             "percentunit",
         ),
         _per_node(

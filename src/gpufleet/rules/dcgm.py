@@ -5,15 +5,15 @@
 - Families that are shares of one pod (`OF_SHARERS` with the label `vgpu`) are not about the device and are left out.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gpufleet.dialects.dcgm_exporter import FAMILIES, OF_SHARERS
 from gpufleet.rules.devices import VM_NAME
 from gpufleet.rules.faults import DCGM_FAULTS, fault_rule
 from gpufleet.rules.gaps import dcgm_gaps
 from gpufleet.rules.native import VMI, VMI_OF_UUID
-from gpufleet.rules.promql import join_names, max_by, scraped
-from gpufleet.rules.rollups import TOTAL, USED, UTILIZATION, Rollup, foreign_rollups
+from gpufleet.rules.promql import join_names, max_by, of_both, scraped
+from gpufleet.rules.rollups import TOTAL, USED, UTILIZATION, Rollup, foreign_rollups, memory_share
 from gpufleet.rules.rule import RecordingRule, RuleInput
 
 DEVICE = ("cluster", "node", "uuid", "gpu_instance")
@@ -25,6 +25,7 @@ IDENTITY = {
 }
 """Sources of the labels of `DEVICE`, in the exporter's releases and by its scrapers."""
 
+WHOLE = 'gpu_instance=""'
 HELD, FAULT = "gpu:dcgm_holder:info", "gpu:dcgm_fault:timestamp_seconds"
 LEVELS = {"pod": ("cluster", "namespace", "pod"), "namespace": ("cluster", "namespace"), "job": ("cluster", "job_id")}
 LAST_XID = "gpu:dcgm_last_xid:max"
@@ -35,8 +36,8 @@ PRESENT = "DCGM_FI_DEV_FB_USED"
 def dcgm_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
     """Return the rules in order of evaluation; `inputs` are the other inputs of the same Prometheus."""
     rollups = foreign_rollups(FAMILIES)
-    names = {one.metric.name for one in rollups}
-    by_memory = (*("node", "cluster"), *LEVELS, "vmi") if {USED, TOTAL} <= names else ()
+    by_name = {one.metric.name: one for one in rollups}
+    by_memory = (*("node", "cluster"), *LEVELS, "vmi") if {USED, TOTAL} <= by_name.keys() else ()
     return (
         *(
             RecordingRule(
@@ -50,14 +51,7 @@ def dcgm_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
         *(_machine_rule(level, one) for level in ("node", "cluster") for one in rollups),
         *(_held_rule(level, one) for level in LEVELS for one in rollups),
         *(_vmi_rule(one, inputs) for one in rollups),
-        *(
-            RecordingRule(
-                record=f"{level}:dcgm_gpu_memory_used:ratio",
-                expr=f"{level}:dcgm_{USED}:sum / ({level}:dcgm_{TOTAL}:sum > 0)",
-                help=f"Share of the device memory of the {level} that is in use",
-            )
-            for level in by_memory
-        ),
+        *(_memory_rule(level, by_name, inputs) for level in by_memory),
         *(fault_rule(fault, FAULT, per_device(dcgm_family(fault.metric)), DEVICE) for fault in DCGM_FAULTS),
         *dcgm_gaps("gpu:dcgm_present:info", "node:dcgm_gpus:count"),
     )
@@ -122,39 +116,63 @@ def _inventory_rules() -> tuple[RecordingRule, ...]:
     )
 
 
+def _values(one: Rollup, matchers: str = "", beside: Rollup | None = None) -> str:
+    """Return the values of devices; with `beside`, of those that also have a value of that metric."""
+    values = f"{device_series(one)}{{{matchers}}}" if matchers else device_series(one)
+    return of_both(values, device_series(beside)) if beside else values
+
+
 def _machine_rule(level: str, one: Rollup) -> RecordingRule:
+    return RecordingRule(
+        record=f"{level}:dcgm_{one.metric.name}:{one.operation}",
+        expr=_over_machine(level, one),
+        help=f"Over the GPUs of the {level}: {one.metric.help}",
+    )
+
+
+def _over_machine(level: str, one: Rollup, beside: Rollup | None = None) -> str:
     """Return the roll-up of a node, or of a cluster, where a GPU with several host names counts once.
 
     Pages of one node show a GPU in MIG mode as a whole, by its parts, or both. The whole is preferred. Parts repeat
     the temperature and power of their GPU, and their activity is not a share of the GPU.
     """
     key = ("cluster", "node", "uuid") if level == "node" else ("cluster", "uuid")
-    labels, gpu, series = join_names(*key[:-1]), join_names(*key), device_series(one)
-    whole = f'max by ({gpu}) ({series}{{gpu_instance=""}})'
+    labels, gpu, series = join_names(*key[:-1]), join_names(*key), _values(one, beside=beside)
+    whole = f"max by ({gpu}) ({_values(one, WHOLE, beside)})"
     values = {
         "ratio": whole,
         "bytes": f"{whole}\n  or\n  sum by ({gpu}) (max by ({gpu}, gpu_instance) ({series}))",
     }.get(one.metric.unit, f"max by ({gpu}) ({series})")
-    return RecordingRule(
-        record=f"{level}:dcgm_{one.metric.name}:{one.operation}",
-        expr=f"{one.operation} by ({labels}) (\n  {values}\n)",
-        help=f"Over the GPUs of the {level}: {one.metric.help}",
-    )
+    return f"{one.operation} by ({labels}) (\n  {values}\n)"
 
 
 def _held_rule(level: str, one: Rollup) -> RecordingRule:
-    labels = LEVELS[level]
-    matchers = 'job_id!=""' if level == "job" else 'pod!=""'
-    once = (*labels, *(label for label in DEVICE if label not in labels))
     return RecordingRule(
         record=f"{level}:dcgm_{one.metric.name}:{one.operation}",
-        expr=f"{one.operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
-        f"    {HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {device_series(one)}\n  )\n)",
+        expr=_over_held(level, one),
         help=f"Over the devices of the {level}, each once: {one.metric.help}",
     )
 
 
+def _over_held(level: str, one: Rollup, beside: Rollup | None = None) -> str:
+    labels = LEVELS[level]
+    matchers = 'job_id!=""' if level == "job" else 'pod!=""'
+    once = (*labels, *(label for label in DEVICE if label not in labels))
+    return (
+        f"{one.operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
+        f"    {HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {_values(one, beside=beside)}\n  )\n)"
+    )
+
+
 def _vmi_rule(one: Rollup, inputs: Collection[RuleInput]) -> RecordingRule:
+    return RecordingRule(
+        record=f"vmi:dcgm_{one.metric.name}:{one.operation}",
+        expr=_over_vmi(inputs, one),
+        help=f"Over the GPUs seen inside the virtual machine: {one.metric.help}",
+    )
+
+
+def _over_vmi(inputs: Collection[RuleInput], one: Rollup, beside: Rollup | None = None) -> str:
     """Return the roll-up of a virtual machine.
 
     With another input that knows the machines, series of an exporter in a guest are matched by the UUID of the GPU.
@@ -162,17 +180,30 @@ def _vmi_rule(one: Rollup, inputs: Collection[RuleInput]) -> RecordingRule:
     """
     mappings = {RuleInput.NATIVE: VMI_OF_UUID, RuleInput.KUBEVIRT: "gpu:kubevirt_vmi_uuid:info"}
     known = [name for source, name in mappings.items() if source in inputs]
-    shares = ',vgpu=""' if one.series in OF_SHARERS else ""
-    whole = f'GPU_I_ID=""{shares}'
+
+    def inside(each: Rollup) -> str:
+        whole = 'GPU_I_ID="",vgpu=""' if each.series in OF_SHARERS else 'GPU_I_ID=""'
+        if known:
+            return each.convert(max_by(("cluster", "uuid"), f"{each.series}{{{whole}}}", UUID))
+        selected = f'{each.series}{{vm_name!="",{whole}}}'
+        return each.convert(max_by((*VMI, "uuid"), selected, scraped("namespace") | VM_NAME | UUID))
+
+    values = of_both(inside(one), inside(beside)) if beside else inside(one)
     if known:
         mapping = known[0] if len(known) == 1 else f"({known[0]} or on (cluster, uuid) {known[1]})"
-        values = one.convert(max_by(("cluster", "uuid"), f"{one.series}{{{whole}}}", UUID))
         values = f"({values})\n  * on (cluster, uuid) group_left (namespace, name) {mapping}"
-    else:
-        inside = f'{one.series}{{vm_name!="",{whole}}}'
-        values = one.convert(max_by((*VMI, "uuid"), inside, scraped("namespace") | VM_NAME | UUID))
+    return f"{one.operation} by ({join_names(*VMI)}) (\n  {values}\n)"
+
+
+def _memory_rule(level: str, by_name: Mapping[str, Rollup], inputs: Collection[RuleInput]) -> RecordingRule:
+    def sums(metric: str, other: str) -> str:
+        one, beside = by_name[metric], by_name[other]
+        if level == "vmi":
+            return _over_vmi(inputs, one, beside)
+        return _over_held(level, one, beside) if level in LEVELS else _over_machine(level, one, beside)
+
     return RecordingRule(
-        record=f"vmi:dcgm_{one.metric.name}:{one.operation}",
-        expr=f"{one.operation} by ({join_names(*VMI)}) (\n  {values}\n)",
-        help=f"Over the GPUs seen inside the virtual machine: {one.metric.help}",
+        record=f"{level}:dcgm_gpu_memory_used:ratio",
+        expr=memory_share(sums),
+        help=f"Share of the device memory of the {level} that is in use",
     )

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from gpufleet.dialects.kubevirt import FAMILIES
 from gpufleet.rules.gaps import kubernetes_gaps
 from gpufleet.rules.native import VMI
-from gpufleet.rules.promql import join_names, max_by, scraped
-from gpufleet.rules.rollups import TOTAL, USED, Rollup, foreign_rollups
+from gpufleet.rules.promql import join_names, max_by, of_both, scraped
+from gpufleet.rules.rollups import USED, Rollup, foreign_rollups, memory_share
 from gpufleet.rules.rule import RecordingRule, RuleInput
 
 NVIDIA = 'resource=~"nvidia_com_.+"'
@@ -26,7 +26,7 @@ def kubevirt_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
         *_kubernetes_rules(),
         *(
             RecordingRule(
-                record=_device_series(one),
+                record=_device_series(one.metric.name),
                 expr=one.convert(
                     max_by(("node", *VMI, "gpu_uuid"), f"{one.series}{NAMED}", scraped("node", "namespace"))
                 ),
@@ -38,15 +38,15 @@ def kubevirt_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
         *(_vmi_rule(one) for one in rollups),
         RecordingRule(
             record="vmi:kubevirt_gpu_memory_used:ratio",
-            expr=f"vmi:kubevirt_{USED}:sum / (vmi:kubevirt_{TOTAL}:sum > 0)",
+            expr=memory_share(lambda one, other: _over_vmi("sum", of_both(_device_series(one), _device_series(other)))),
             help="Share of the device memory of the virtual machine that is in use",
         ),
         *kubernetes_gaps(inputs),
     )
 
 
-def _device_series(one: Rollup) -> str:
-    return f"gpu:kubevirt_{one.metric.name}:max"
+def _device_series(metric: str) -> str:
+    return f"gpu:kubevirt_{metric}:max"
 
 
 def _kubernetes_rules() -> tuple[RecordingRule, ...]:
@@ -124,7 +124,10 @@ def _machine_rules() -> tuple[RecordingRule, ...]:
 def _vmi_rule(one: Rollup) -> RecordingRule:
     return RecordingRule(
         record=f"vmi:kubevirt_{one.metric.name}:{one.operation}",
-        expr=f"max by ({join_names(*VMI)}) (\n  {one.operation} by ({join_names('node', *VMI)}) "
-        f"({_device_series(one)})\n)",
+        expr=_over_vmi(one.operation, _device_series(one.metric.name)),
         help=f"Over the GPUs of the virtual machine, on one node: {one.metric.help}",
     )
+
+
+def _over_vmi(operation: str, values: str) -> str:
+    return f"max by ({join_names(*VMI)}) (\n  {operation} by ({join_names('node', *VMI)}) ({values})\n)"

@@ -11,8 +11,8 @@ from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
 from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
 from gpufleet.rules.faults import FAULTS, NVLINKS, fault_rule
 from gpufleet.rules.gaps import native_gaps
-from gpufleet.rules.promql import join_names, max_by, regex
-from gpufleet.rules.rollups import ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, rollup
+from gpufleet.rules.promql import join_names, max_by, of_both, regex
+from gpufleet.rules.rollups import ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
 from gpufleet.rules.rule import RecordingRule
 
 VMI = ("cluster", "namespace", "name")
@@ -66,9 +66,16 @@ def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     )
 
 
-def held_values(metric: str, matchers: str) -> str:
-    """Return the values of held devices, with the labels of device and holder."""
-    return f'{HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {device_series(metric)}{{name=""}}'
+def held_values(metric: str, matchers: str, beside: str = "") -> str:
+    """Return the values of held devices, with the labels of device and holder; `beside` as in `_values`."""
+    values = _values(metric, 'name=""', beside)
+    return f"{HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {values}"
+
+
+def _values(metric: str, matchers: str, beside: str = "") -> str:
+    """Return the values of devices; with `beside`, of those that also have a value of that metric."""
+    values = f"{device_series(metric)}{{{matchers}}}"
+    return of_both(values, device_series(beside)) if beside else values
 
 
 def _device_rule(series: AgentSeries, one: Rollup) -> RecordingRule:
@@ -155,24 +162,37 @@ def _holder_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
 
 
 def _machine_rule(level: str, one: Rollup) -> RecordingRule:
-    labels = "cluster, node" if level == "node" else "cluster"
     name = one.metric.name
     return RecordingRule(
         record=f"{level}:{PREFIX}{name}:{one.operation}",
-        expr=f"{one.operation} by ({labels}) (\n  {device_series(name)}{{{GPU}}}\n"
-        f"  and on ({join_names(*SUBJECT)}) {PHYSICAL}\n)",
+        expr=_over_machine(level, one.operation, name),
         help=f"Over the GPUs of the {level}: {one.metric.help}",
     )
 
 
+def _over_machine(level: str, operation: str, metric: str, beside: str = "") -> str:
+    labels = "cluster, node" if level == "node" else "cluster"
+    return (
+        f"{operation} by ({labels}) (\n  {_values(metric, GPU, beside)}\n"
+        f"  and on ({join_names(*SUBJECT)}) {PHYSICAL}\n)"
+    )
+
+
 def _held_rule(level: str, one: Rollup) -> RecordingRule:
+    name = one.metric.name
+    return RecordingRule(
+        record=f"{level}:{PREFIX}{name}:{one.operation}",
+        expr=_over_held(level, one.operation, name),
+        help=f"Over the devices of the {level}, each once: {one.metric.help}",
+    )
+
+
+def _over_held(level: str, operation: str, metric: str, beside: str = "") -> str:
     labels = LEVELS[level]
     once = (*labels, *(label for label in DEVICE if label not in labels))
-    return RecordingRule(
-        record=f"{level}:{PREFIX}{one.metric.name}:{one.operation}",
-        expr=f"{one.operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
-        f"    {held_values(one.metric.name, _HELD_BY[level])}\n  )\n)",
-        help=f"Over the devices of the {level}, each once: {one.metric.help}",
+    return (
+        f"{operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
+        f"    {held_values(metric, _HELD_BY[level], beside)}\n  )\n)"
     )
 
 
@@ -180,16 +200,26 @@ def _vmi_rule(one: Rollup) -> RecordingRule:
     name = one.metric.name
     return RecordingRule(
         record=f"vmi:{PREFIX}{name}:{one.operation}",
-        expr=f"max by ({join_names(*VMI)}) (\n  {one.operation} by ({join_names('node', *VMI)}) "
-        f'({device_series(name)}{{name!="",{GPU}}})\n)',
+        expr=_over_vmi(one.operation, name),
         help=f"Over the GPUs seen inside the virtual machine, on one node: {one.metric.help}",
     )
 
 
+def _over_vmi(operation: str, metric: str, beside: str = "") -> str:
+    inside = _values(metric, f'name!="",{GPU}', beside)
+    return f"max by ({join_names(*VMI)}) (\n  {operation} by ({join_names('node', *VMI)}) ({inside})\n)"
+
+
 def _memory_rule(level: str) -> RecordingRule:
+    def sums(metric: str, beside: str) -> str:
+        if level == "vmi":
+            return _over_vmi("sum", metric, beside)
+        over = _over_held if level in LEVELS else _over_machine
+        return over(level, "sum", metric, beside)
+
     return RecordingRule(
         record=f"{level}:{PREFIX}gpu_memory_used:ratio",
-        expr=f"{level}:{PREFIX}{USED}:sum / ({level}:{PREFIX}{TOTAL}:sum > 0)",
+        expr=memory_share(sums),
         help=f"Share of the device memory of the {level} that is in use",
     )
 
@@ -217,22 +247,28 @@ def _xid_rule(series: AgentSeries) -> RecordingRule:
 def _vgpu_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     """Return the rules about vGPU instances as their host sees them, by the virtual machine's id."""
 
-    def by_vm(metric: str) -> str:
-        instances = f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""}}'
-        once = max_by(("cluster", "node", "vm_id", "uuid", "device_instance"), instances, series.scraped("node"))
+    def instances(metric: str) -> str:
+        each = ("cluster", "node", "vm_id", "uuid", "device_instance")
+        return max_by(each, f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""}}', series.scraped("node"))
+
+    def by_vm(once: str) -> str:
         return f"max by (cluster, vm_id) (\n  sum by (cluster, node, vm_id) ({once})\n)"
 
-    used = "vm:gpufleet_vgpu_memory_used_bytes:sum"
+    used, total = instances(USED), instances(TOTAL)
     return (
         RecordingRule(
             record="vm:gpufleet_vgpu_utilization_ratio:sum",
-            expr=by_vm(UTILIZATION),
+            expr=by_vm(instances(UTILIZATION)),
             help="GPU time of a virtual machine's vGPUs on one node, in GPUs",
         ),
-        RecordingRule(record=used, expr=by_vm(USED), help="Framebuffer of a virtual machine's vGPUs in use"),
+        RecordingRule(
+            record="vm:gpufleet_vgpu_memory_used_bytes:sum",
+            expr=by_vm(used),
+            help="Framebuffer of a virtual machine's vGPUs in use",
+        ),
         RecordingRule(
             record="vm:gpufleet_vgpu_memory_free_bytes:sum",
-            expr=f"{by_vm(TOTAL)}\n- {used}",
+            expr=f"{by_vm(of_both(total, used))}\n- {by_vm(of_both(used, total))}",
             help="Framebuffer headroom of a virtual machine's vGPUs",
         ),
         RecordingRule(

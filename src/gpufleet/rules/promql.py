@@ -53,6 +53,11 @@ def last_seen(record: str, present: str) -> str:
     return f"0 * ({present}) + time()\nor\n(last_over_time({record}[1h]) > time() - {DAY_SECONDS})"
 
 
+def of_both(values: str, other: str) -> str:
+    """Return the values of a query whose labels are also those of a value of another query."""
+    return f"({values} and {other})"
+
+
 def regex(values: Iterable[object]) -> str:
     """Return a regular expression that matches each of the values."""
     return "|".join(str(value) for value in values)

@@ -1,6 +1,6 @@
 """Metrics that the rules aggregate. Names, units and conversions come from the catalogue and the dialects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -50,6 +50,15 @@ def rollup(name: str, series: str, *, times: int = 1, over: int = 1) -> Rollup:
     """Return the aggregation of a metric of the catalogue."""
     metric = CATALOGUE[name]
     return Rollup(metric=metric, operation=OPERATIONS.get(metric.unit, "sum"), series=series, times=times, over=over)
+
+
+def memory_share(sums: Callable[[str, str], str]) -> str:
+    """Return the query of used memory over total memory. A device that reports only one of them counts in neither.
+
+    Args:
+        sums: returns the query of the sums of a metric, over the devices that also report another metric.
+    """
+    return f"{sums(USED, TOTAL)}\n/ ({sums(TOTAL, USED)} > 0)"
 
 
 def foreign_rollups(families: Mapping[str, FamilyMapping]) -> tuple[Rollup, ...]:
