@@ -213,7 +213,7 @@ def machine_cases() -> Iterator[RuleCase]:
             labelled("gpufleet_gpu_info", PEER): "1x30",
             labelled("gpufleet_gpu_info", GPU): "1x4 stale",
             labelled("gpufleet_gpu_info", {**GPU, "node": "n2"}): "1x4 stale",
-            labelled("gpufleet_gpu_holder_info", {**PEER, **holder}): "1x30",
+            labelled("gpufleet_gpu_holder_info", {**PEER, "uuid": "GPU-e", **holder}): "1x30",
             labelled("gpufleet_gpu_holder_info", {**PEER, "side": "pci_only", **launcher}): "1x30",
             labelled("DCGM_FI_DEV_FB_USED", {**DCGM, "UUID": "GPU-b"}): "1x30",
             labelled("DCGM_FI_DEV_FB_USED", {**DCGM, "UUID": "GPU-z"}): "1x4 stale",

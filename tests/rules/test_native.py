@@ -302,6 +302,11 @@ def unmeasured_cases() -> Iterator[RuleCase]:
             named("vm:gpufleet_vgpu_memory_free_bytes:sum", {'{vm_id="vm-a"}': 90}),
         ],
     )
+    integrated = {
+        labelled("gpufleet_gpu_holder_info", {**gpu(1), **pod("web-1")}): f"1{VALUES}",
+        labelled("gpufleet_gpu_temperature_celsius", gpu(1)): f"50{VALUES}",
+    }
+    yield RuleCase("a GPU without memory of its own has readings", integrated, [named("pod:gpufleet_gap:info", {})])
 
 
 def gap_cases() -> Iterator[RuleCase]:

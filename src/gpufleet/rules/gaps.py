@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from gpufleet.rules.devices import DEVICE, VM_NAME, device_series
-from gpufleet.rules.promql import join_names, last_seen, max_by
-from gpufleet.rules.rollups import USED
+from gpufleet.rules.promql import join_names, last_seen, max_by, regex
+from gpufleet.rules.rollups import ROLLUPS
 from gpufleet.rules.rule import RecordingRule, RuleInput
 
 GAP_AFTER = 120
@@ -13,12 +13,14 @@ GAP_AFTER = 120
 NODE_KEY = ("cluster", "node")
 VMI_KEY = ("cluster", "namespace", "name")
 
+INSIDE = 'name!=""'
+"""Matcher of devices seen inside a virtual machine."""
+
 
 def native_gaps() -> tuple[RecordingRule, ...]:
     """Return the gap series of gpufleet's own names."""
     held, physical = "gpu:gpufleet_holder:info", "gpu:gpufleet_physical:info"
     key = join_names(*NODE_KEY, "uuid", "pci_address")
-    used = device_series(USED)
     vms = max_by(VMI_KEY, f'{held}{{vm_name!=""}}', VM_NAME)
     return (
         *_seen_rules("node", "gpufleet", "node:gpufleet_gpus:count"),
@@ -33,12 +35,12 @@ def native_gaps() -> tuple[RecordingRule, ...]:
         RecordingRule(
             record="pod:gpufleet_gap:info",
             expr=f'max by (cluster, node, namespace, pod) (\n  {held}{{pod!="",vm_name=""}}\n'
-            f"  unless on ({join_names(*DEVICE)}) {used}\n)",
+            f"  unless on ({join_names(*DEVICE)}) {read_devices()}\n)",
             help="Pods that hold a device without readings; always 1",
         ),
         RecordingRule(
             record="vmi:gpufleet_gap:info",
-            expr=f'{vms}\nunless on ({join_names(*VMI_KEY)})\n{used}{{name!=""}}',
+            expr=f"{vms}\nunless on ({join_names(*VMI_KEY)})\n{read_devices(INSIDE)}",
             help="Virtual machines that hold a device and have no readings from inside; always 1",
         ),
     )
@@ -60,6 +62,12 @@ def dcgm_gaps(gpus: str, per_node: str) -> tuple[RecordingRule, ...]:
             help="GPUs that left the page of their node within a day; the value is the time of the last page with them",
         ),
     )
+
+
+def read_devices(*matchers: str) -> str:
+    """Return the query of devices with any reading: integrated GPUs have no memory, GPUs in MIG mode no utilization."""
+    names = f'__name__=~"{regex(map(device_series, ROLLUPS))}"'
+    return f"{{{','.join((names, *matchers))}}}"
 
 
 def seen(level: str, source: str) -> str:
@@ -90,7 +98,7 @@ def kubernetes_gaps(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
     if RuleInput.NATIVE in inputs:
         nodes.append("node:gpufleet_gpus:count")
         pods.append('gpu:gpufleet_holder:info{pod!=""}')
-        vmis.append(f'{device_series(USED)}{{name!=""}}')
+        vmis.append(read_devices(INSIDE))
     if RuleInput.DCGM in inputs:
         nodes.append("node:dcgm_gpus:count")
         pods.append("gpu:dcgm_holder:info")
