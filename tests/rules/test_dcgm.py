@@ -146,6 +146,16 @@ def unmeasured_cases() -> Iterator[RuleCase]:
             named("cluster:dcgm_gpu_memory_used_bytes:sum", {"{}": 90 * MIB}),
         ],
     )
+    device = {"node": "n1", "uuid": "GPU-a"}
+    yield RuleCase(
+        "a GPU without memory of its own is on the page",
+        {labelled("DCGM_FI_DEV_GPU_TEMP", sized): "50x10"},
+        [
+            named("gpu:dcgm_present:info", {labelled("", device): 1}),
+            named("gpu:dcgm_holder:info", {labelled("", {**device, **POD}): 1}),
+            named("node:dcgm_gpus:count", {'{node="n1"}': 1}),
+        ],
+    )
 
 
 def guest_cases() -> Iterator[RuleCase]:

@@ -12,7 +12,7 @@ from gpufleet.rules.devices import VM_NAME
 from gpufleet.rules.faults import DCGM_FAULTS, fault_rule
 from gpufleet.rules.gaps import dcgm_gaps
 from gpufleet.rules.native import VMI, VMI_OF_UUID
-from gpufleet.rules.promql import join_names, max_by, of_both, scraped
+from gpufleet.rules.promql import join_names, max_by, of_both, regex, scraped
 from gpufleet.rules.rollups import TOTAL, USED, UTILIZATION, Rollup, foreign_rollups, memory_share
 from gpufleet.rules.rule import RecordingRule, RuleInput
 
@@ -29,8 +29,8 @@ WHOLE = 'gpu_instance=""'
 HELD, FAULT = "gpu:dcgm_holder:info", "gpu:dcgm_fault:timestamp_seconds"
 LEVELS = {"pod": ("cluster", "namespace", "pod"), "namespace": ("cluster", "namespace"), "job": ("cluster", "job_id")}
 LAST_XID = "gpu:dcgm_last_xid:max"
-PRESENT = "DCGM_FI_DEV_FB_USED"
-"""Family that every GPU and MIG device has, vGPUs in guests included."""
+PRESENT = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP")
+"""Families that show a device: integrated GPUs have no memory, and vGPUs in guests no temperature."""
 
 
 def dcgm_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
@@ -82,19 +82,19 @@ def dcgm_family(metric: str) -> str:
 
 
 def _inventory_rules() -> tuple[RecordingRule, ...]:
-    renamed = f'{PRESENT}{{vm_name="",exported_pod!=""}}'
-    kept = f'{PRESENT}{{vm_name="",exported_pod="",pod!=""}}\nunless on (cluster, job, instance, namespace, pod) up'
+    present = f'__name__=~"{regex(PRESENT)}",vm_name=""'
+    renamed = f'{{{present},exported_pod!=""}}'
+    kept = f'{{{present},exported_pod="",pod!=""}}\nunless on (cluster, job, instance, namespace, pod) up'
     pod = ("namespace", "pod", "container")
     holders = (
         *(max_by((*DEVICE, *pod), one, IDENTITY | scraped(*pod)) for one in (renamed, f"({kept})")),
-        max_by((*DEVICE, "job_id"), f'{PRESENT}{{vm_name="",hpc_job!=""}}', {**IDENTITY, "job_id": ("hpc_job",)}),
+        max_by((*DEVICE, "job_id"), f'{{{present},hpc_job!=""}}', {**IDENTITY, "job_id": ("hpc_job",)}),
     )
-    present = max_by(DEVICE, f'{PRESENT}{{vm_name=""}}', IDENTITY)
     device = join_names(*DEVICE)
     return (
         RecordingRule(
             record="gpu:dcgm_present:info",
-            expr=f"{present} * 0 + 1",
+            expr=f"{max_by(DEVICE, f'{{{present}}}', IDENTITY)} * 0 + 1",
             help="Devices on a page of dcgm-exporter; always 1",
         ),
         RecordingRule(
