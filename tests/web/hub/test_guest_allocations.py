@@ -16,7 +16,7 @@ from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachineReport
-from tests.fakes.batches import NODE, body, gpu_sample, gpu_view, make_batch
+from tests.fakes.batches import NODE, gpu_sample, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
@@ -56,16 +56,25 @@ def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: flo
     return encode(msgspec.structs.replace(of_host, reports=(*of_host.reports, guest)))
 
 
-async def test_virtual_machine_reads_that_the_gpu_of_its_vgpu_is_lost(site: Site) -> None:
-    """The driver then does not show who has the vGPU: the virtual machine that had it last."""
+@pytest.mark.parametrize("state", [None, "not_enabled", "removed"])
+async def test_virtual_machine_reads_that_the_gpu_of_its_vgpu_is_lost(site: Site, state: str | None) -> None:
+    """The driver then does not show who has the vGPU: the virtual machine that had it last, also if an agent knows it.
+
+    `state` is that of the guest at its agent.
+    """
     spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "valid_from": "2020-01-01T00:00:00Z"}
     await site.request("/v1/allocations/a", "PUT", spec)
     view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="vgpu-1", parent=gpu_view(1).key)
     at, lost = now() - 10 * NANOS, Absent(Reason.GPU_LOST)
     works = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
-    for seq, values in (1, works), (2, dict.fromkeys(works, lost)):
-        samples = gpu_sample(gpu_view(1), at + seq, gpu_power_watts=lost), gpu_sample(view, at + seq, **values)
-        await site.post(body(seq, at + seq, samples=samples))
+    for seq, of_vgpu in (1, works), (2, dict.fromkeys(works, lost)):
+        samples = gpu_sample(gpu_view(1), at + seq, gpu_power_watts=lost), gpu_sample(view, at + seq, **of_vgpu)
+        sent = make_batch(seq, at + seq, samples=samples)
+        if state is not None:
+            values: dict[str, int | float | str | Absent] = {"guest_state": state, "guest_problem": "", "guest_gpus": 1}
+            own = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=at + seq, values=values)
+            sent = msgspec.structs.replace(sent, reports=(*sent.reports, MachineReport(machine=GUEST, samples=(own,))))
+        await site.post(encode(sent))
     _, found = await site.request("/v1/allocations/a/metrics")
     assert (found["source"], found["aggregate"]["coverage"]) == ("slice_vgpu_host", "0 of 1 devices")
     (device,) = found["devices"]

@@ -413,14 +413,13 @@ class AllocationQueries:
         if held and spec.devices is None and not spec.expected:
             with_number = msgspec.structs.replace(spec, expected={"gpu": len(held)})
             expecting = msgspec.structs.replace(allocation, spec=with_number)
-        inside = self._lookup.guests(spec.target)
-        on_hosts = self._lookup.hosts(spec, former=not inside)
+        on_hosts = self._lookup.hosts(spec)
         found = slices.answer(
             expecting,
             on_hosts,
             now,
             stale_after_seconds=self._stale_after,
-            inside=inside,
+            inside=self._lookup.guests(spec.target),
             texts=self._store.texts_of_views(cluster, slices.VM_ID, spec.target.vm_uuid or "") if on_hosts else (),
         )
         hosts = self._lookup.with_ids(cluster, {one.machine for one in held})

@@ -193,15 +193,14 @@ class MachineLookup:
         stored = () if spec.devices is None else self._store.latest(machine.cluster, machine.id)
         return bindings.bind(spec, machine, stored)
 
-    def hosts(self, spec: AllocationSpec, *, former: bool = False) -> list[MachineSamples]:
+    def hosts(self, spec: AllocationSpec) -> list[MachineSamples]:
         """Return the nodes that report a vGPU instance which may belong to the target virtual machine.
 
-        With `former`, nodes that reported it before count if none reports it now: a lost GPU does not show who has its
-        instances.
+        Nodes that reported it before count if none reports it now: a lost GPU does not show who has its instances.
         """
         cluster, wanted = spec.target.cluster, normalise_uuid(spec.target.vm_uuid or "")
         ids = set(self._store.reporters_of_text(cluster, slices.VM_ID, wanted) if wanted else ())
-        if former and wanted and not ids:
+        if wanted and not ids:
             ids = {one.machine for one in self._store.texts_of_views(cluster, slices.VM_ID, wanted)}
         for name in spec.devices or ():
             ids.update(self._store.reporters_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
