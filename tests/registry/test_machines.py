@@ -291,6 +291,31 @@ def test_name_of_two_live_machines_alone_is_one_further_machine(by_name: bool) -
     assert (len(found), len(found - ids), machines.counts()) == (1, 1, {"c": 3})
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_new_name_that_was_imported_first_is_of_one_machine(by_name: bool) -> None:
+    """After the restart, the exporter or Kubernetes reported the new name before the agent did."""
+    machines = MachineCache()
+    before, after = (Machine(name=name, machine_id="a" * 32, boot_id=name) for name in ("old", "new"))
+    third_party = machines.match_named if by_name else machines.match
+    id_ = machines.match("c", "agent", before, NOW, NOW).id
+    first = NOW + 300 * NANOS
+    stand_in = third_party("c", "import", Machine(name="new"), first, first).id
+    assert machines.match("c", "agent", after, first + 1, first + 1).id == id_
+    assert machines.record(stand_in).is_retired
+    assert third_party("c", "import", Machine(name="new"), first + 2, first + 2).id == id_
+    assert machines.counts() == {"c": 1}
+
+
+def test_machine_imported_beside_another_keeps_its_name() -> None:
+    machines = MachineCache()
+    before, after = (Machine(name=name, machine_id="a" * 32, boot_id="b") for name in ("old", "new"))
+    imported = machines.match("c", "import", Machine(name="new"), NOW, NOW).id
+    id_ = machines.match("c", "agent", before, NOW + 1, NOW + 1).id
+    assert machines.match("c", "agent", after, NOW + 2, NOW + 2).id == id_ != imported
+    assert machines.match("c", "import", Machine(name="new"), NOW + 3, NOW + 3).id == imported
+    assert machines.counts() == {"c": 2}
+
+
 def test_name_that_becomes_ambiguous_is_not_known() -> None:
     machines = MachineCache()
     imported = Machine(name="n")

@@ -448,6 +448,7 @@ class MachineCache:
         known = decision.known
         if known.renames != before.known.renames:
             known = self._with_dated_name(cluster, known)
+            self._retire_stand_ins(cluster, before, machine)
         newest_sender, earlier_senders = before.senders_after(sender, at)
         return MachineRow(
             cluster,
@@ -459,6 +460,19 @@ class MachineCache:
             before.counted_for,
             earlier_senders,
         )
+
+    def _retire_stand_ins(self, cluster: str, before: MachineRow, machine: Machine) -> None:
+        """Retire the machines that third parties reported under the new name of a machine before it did itself.
+
+        Those that reported while the machine had its earlier name are other machines.
+        """
+        named = [row for row in self._rows_with(cluster, "name", machine.name) if not row.is_retired]
+        rows = [row for row in named if row.known.machine.kind is machine.kind]
+        if any(not has_name_only(row.known.machine) for row in rows):
+            return  # the name alone means none of its bearers
+        for row in rows:
+            if row.known.named_only or row.first_seen > before.known.made_at:
+                self.expire(row.known.id)
 
     def _bearers(self, cluster: str, name: str) -> set[str]:
         """Return the ids of machines that have or had a name."""
