@@ -1,5 +1,7 @@
 """Events that follow from the states of devices."""
 
+import pytest
+
 from gpufleet.fleet.device_events import MAX_DEVICES, DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -71,6 +73,19 @@ def test_loss_of_another_gpu_at_the_address_is_a_failure_of_its_own() -> None:
     assert states.change_by_samples([sample(at_slot("GPU-2"), "ok")]) == []
     (event,) = states.change_by_samples([sample(at_slot(), "lost")])
     assert (event.kind, event.view) == ("gpu_lost", at_slot())
+
+
+@pytest.mark.parametrize(
+    ("replacement", "expected"),
+    [(at_slot("GPU-1"), ["gpu_recovered"]), (at_slot("GPU-2"), [])],
+    ids=["the same GPU", "another GPU"],
+)
+def test_replacement_of_an_unnamed_gpu_is_no_recovery(replacement: View, expected: list[str]) -> None:
+    """The source was started again after the first reading, while the GPU was lost."""
+    states = DeviceStates("x")
+    assert states.change_by_samples([sample(at_slot("GPU-1"), "ok")]) == []
+    assert [event.kind for event in states.change_by_samples([sample(at_slot(), "lost")])] == ["gpu_lost"]
+    assert [event.kind for event in states.change_by_samples([sample(replacement, "ok")])] == expected
 
 
 def test_number_of_failed_devices_is_bounded() -> None:

@@ -28,7 +28,7 @@ FAILURES = frozenset(FAILURE_OF_STATE.values())
 class DeviceStates:
     """States of the devices of one source by view key; a device is `ok` before its first pass.
 
-    Only devices that are not `ok` are stored.
+    Only states other than `ok` are stored.
 
     Args:
         source: name of the reader in the events.
@@ -39,6 +39,7 @@ class DeviceStates:
         self._states: dict[str, str] = {}
         self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed device there
+        self._occupants: dict[str, str] = {}  # PCI address to the view key of the GPU with a UUID last read there
 
     def change(self, view: View, state: str, at: int, call: str = "") -> list[Event]:
         """Record the state of a device; return the resulting events.
@@ -53,6 +54,7 @@ class DeviceStates:
             call: failed call of the driver, or empty.
         """
         if state == OK and not self._states:
+            self._note_occupant(view)
             return []  # the usual case: no device has failed
         key = self._known_key(view, state)
         before, failed = self._states.get(key, OK), self._failed.get(key)
@@ -78,7 +80,7 @@ class DeviceStates:
         """Return an independent copy."""
         other = DeviceStates(self._source)
         other._states, other._failed = self._states.copy(), self._failed.copy()
-        other._places = self._places.copy()
+        other._places, other._occupants = self._places.copy(), self._occupants.copy()
         return other
 
     def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
@@ -127,6 +129,7 @@ class DeviceStates:
             return key
         if view.uuid is not None:
             self._rename(view)
+            self._note_occupant(view)
         elif state != OK and self._places.get(place) in self._failed:
             key = self._places[place]
         if state != OK or view.uuid is not None:
@@ -138,12 +141,25 @@ class DeviceStates:
         return key
 
     def _rename(self, view: View) -> None:
-        """Move the state of a device that was known by its PCI address only to its key with the UUID."""
+        """Move the state of a device that was known by its PCI address only to its key with the UUID.
+
+        If another GPU was read at the address before, that GPU has failed, and this device has replaced it.
+        """
         unnamed = View(kind=view.kind, side=view.side, pci_address=view.pci_address).key
-        if unnamed in self._states:
-            self._states.setdefault(view.key, self._states.pop(unnamed))
-        if unnamed in self._failed:
-            self._failed.setdefault(view.key, self._failed.pop(unnamed))
+        state, failed = self._states.pop(unnamed, None), self._failed.pop(unnamed, None)
+        if self._occupants.get(view.pci_address or "", view.key) != view.key:
+            return
+        if state is not None:
+            self._states.setdefault(view.key, state)
+        if failed is not None:
+            self._failed.setdefault(view.key, failed)
+
+    def _note_occupant(self, view: View) -> None:
+        if view.uuid is None or view.pci_address is None or view.kind is not ViewKind.GPU:
+            return
+        self._occupants[view.pci_address] = view.key
+        if len(self._occupants) > MAX_DEVICES:
+            del self._occupants[next(iter(self._occupants))]
 
     def _attributes(self, kind: EventKind, call: str) -> dict[str, str]:
         """Return the failed call, and the source of a kind that several readers report."""

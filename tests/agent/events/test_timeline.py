@@ -219,6 +219,32 @@ def test_recovery_before_a_restart_is_not_repeated() -> None:
     assert second.emit_pending() == ()
 
 
+@pytest.mark.parametrize(
+    ("uuid", "expected"),
+    [(gpu(0).uuid, ["gpu_recovered"]), ("GPU-new", [])],
+    ids=["the same card", "another card"],
+)
+def test_replacement_of_an_unnamed_card_is_no_recovery(uuid: str, expected: list[str]) -> None:
+    """The card did not answer after a boot, and works or is another one after the next. Then the agent is restarted."""
+    saved: SavedEvents | None = None
+    found: list[list[str]] = []
+    for boot, uuid_read, state in (1, gpu(0).uuid, "ok"), (2, None, "lost"), (3, uuid, "ok"), (3, uuid, "ok"):
+        machine = Machine(saved, boot=f"boot-{boot}")
+        machine.clock.advance(len(found) * 60)
+        machine.state.events.extend(saved.events if saved else ())
+        for lanes in ("dcgm", Lane.FAST), ("kmsg", Lane.EVENT), (READER, Lane.EVENT):
+            machine.passed(*lanes)
+        read = msgspec.structs.replace(gpu(0), uuid=uuid_read)
+        sample = machine.sample("nvml", Lane.FAST, read, {"gpu_state": state})
+        outcome = machine.outcome("nvml", Lane.FAST, Round(samples=(sample,)))
+        machine.state.apply(outcome)
+        machine.timeline.take(outcome, machine.state)
+        machine.report()
+        found.append([event.kind for event in machine.emit_pending()])
+        saved = machine.timeline.state_to_save(machine.state)
+    assert found == [[], ["gpu_lost"], expected, []]
+
+
 def test_new_boot_starts_new_counts() -> None:
     first = Machine()
     first.report(log_event(7))

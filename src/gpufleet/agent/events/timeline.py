@@ -120,6 +120,20 @@ def with_xid_meaning(event: Event) -> Event:
     return msgspec.structs.replace(event, attributes={**{k: v for k, v in meaning.items() if v}, **event.attributes})
 
 
+class Occupant(msgspec.Struct, frozen=True):
+    """The GPU that was last read at a PCI address by its UUID.
+
+    Attributes:
+        key: its view key.
+        since: its first reading there, nanoseconds since 1970.
+        before: view key of the GPU that was read there before it, or empty.
+    """
+
+    key: str
+    since: int
+    before: str = ""
+
+
 class SavedEvents(msgspec.Struct, kw_only=True):
     """Content of the event file.
 
@@ -129,6 +143,7 @@ class SavedEvents(msgspec.Struct, kw_only=True):
         xids: counts of that boot.
         driver, session: version and session of the driver at its last reading.
         events: the newest events, oldest first.
+        occupants: PCI address to the GPU that was last read there, in any boot.
     """
 
     boot: str
@@ -137,6 +152,7 @@ class SavedEvents(msgspec.Struct, kw_only=True):
     driver: str = ""
     session: int = 0
     events: tuple[Event, ...] = ()
+    occupants: dict[str, Occupant] = {}
 
 
 def event_file(path: Path) -> SavedFile[SavedEvents]:
@@ -167,6 +183,7 @@ class Timeline:
         self._groups = EventGroups()
         self._failures = DeviceFailures()
         self._unended = _unended_failures(saved.events if saved else ())
+        self._occupants = dict(saved.occupants) if saved else {}
         self._next_sample = clock.monotonic()
 
     def take(self, outcome: Outcome, state: AgentState) -> Outcome:
@@ -183,6 +200,7 @@ class Timeline:
         for sample in done.samples:
             if sample.provenance is Provenance.IMPORTED:
                 continue  # imported values are from other times: beside our own readings they would look like changes
+            self._note_occupant(sample)
             found += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
         if done.inventory is not None:
             found += self._changes.of_bus(done.inventory, outcome.ended_at)
@@ -245,6 +263,7 @@ class Timeline:
             driver=self._changes.driver,
             session=self._changes.session,
             events=tuple(state.events),
+            occupants=self._occupants,
         )
 
     def _group(self, event: Event, now: float, is_failed: Callable[[str], bool | None]) -> None:
@@ -267,9 +286,23 @@ class Timeline:
 
     def _drop_unended(self, failed: View) -> None:
         """Drop a device from the failures before the start. A reader may know a lost GPU by its address only."""
-        for key, view in list(self._unended.items()):
+        for key, (view, _) in list(self._unended.items()):
             if key == failed.key or (failed.pci_address is not None and view.pci_address == failed.pci_address):
                 del self._unended[key]
+
+    def _note_occupant(self, sample: Sample) -> None:
+        view = sample.view
+        if view is None or view.kind is not ViewKind.GPU or view.uuid is None or view.pci_address is None:
+            return
+        known = self._occupants.get(view.pci_address)
+        if known is None or known.key != view.key:
+            before = "" if known is None else known.key
+            self._occupants[view.pci_address] = Occupant(view.key, sample.measured_at, before)
+
+    def _is_replaced(self, view: View, failed_at: int) -> bool:
+        """Return whether another GPU than before was read after the failure of a GPU that has no UUID."""
+        occupant = None if view.uuid is not None else self._occupants.get(view.pci_address or "")
+        return occupant is not None and occupant.before != "" and occupant.since > failed_at
 
     def _recovered_between(self, state: AgentState, now: float, at: int) -> list[Event]:
         """Return the events of devices that failed before the agent's start, and work since its first passes.
@@ -277,7 +310,10 @@ class Timeline:
         To reset a GPU, an operator stops the agent: no reader observes the recovery.
         """
         events: list[Event] = []
-        for key, view in list(self._unended.items()) if self._unended and not state.missing() else ():
+        for key, (view, failed_at) in list(self._unended.items()) if self._unended and not state.missing() else ():
+            if self._is_replaced(view, failed_at):
+                del self._unended[key]
+                continue
             known = _resolve(view, state) or view
             shown = (current_readings(known.key, state, now) or {}).get(STATE)
             if shown is None or shown.value != OK:
@@ -310,18 +346,18 @@ class Timeline:
             yield _sample(view, at, values, dims)
 
 
-def _unended_failures(events: Iterable[Event]) -> dict[str, View]:
-    """Return the devices with a failure that no later event ended, by view key; `events` are in order of time.
+def _unended_failures(events: Iterable[Event]) -> dict[str, tuple[View, int]]:
+    """Return the devices with a failure that no later event ended, and its time; `events` are in order of time.
 
     A device that was known by its address only can have its UUID once it has recovered.
     """
-    failed: dict[str, View] = {}
+    failed: dict[str, tuple[View, int]] = {}
     for event in events:
         view = event.view
         if view is None:
             continue
         if is_failure(event):
-            failed[view.key] = view
+            failed[view.key] = view, event.at
         elif is_recovery(event):
             failed.pop(view.key, None)
             failed.pop(f"{view.kind}/pci/{view.pci_address}", None)
