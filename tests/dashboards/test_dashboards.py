@@ -211,3 +211,34 @@ def test_share_of_memory_counts_gpus_with_a_total(peer: Callable[[str], Path], t
     expected = [Expected(query_of_all(panel.queries[0].expression), {labels: 0.1}) for panel, labels in results]
     case = RuleCase("shares", used | {labelled("gpufleet_gpu_memory_total_bytes", sized): "100x10"}, expected)
     run_cases(peer("promtool"), "groups: []", [case], tmp_path)
+
+
+@pytest.mark.system
+def test_each_gpu_of_dcgm_exporter_counts_once(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    split = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a"}
+    integrated, shared = ({"Hostname": node, "gpu": "0", "UUID": f"GPU-{node}"} for node in ("n2", "n3"))
+    parts = [{**split, "GPU_I_ID": number} for number in ("1", "2")]
+    sharers = [{**shared, "vgpu": number} for number in ("0", "1")]
+    guests = [{"Hostname": "n4", "gpu": "0", "UUID": f"GPU-{name}", "vm_name": name} for name in ("vm-1", "vm-2")]
+    values = (
+        ("FB_USED", [*parts, *sharers, *guests], 10),
+        ("POWER_USAGE", [*parts, *sharers], 100),
+        ("POWER_USAGE", [integrated], 20),
+        ("GPU_TEMP", [integrated], 40),
+        ("GPU_UTIL", [integrated], 90),
+        ("GPU_UTIL", sharers, 30),
+    )
+    series = {
+        labelled(f"DCGM_FI_DEV_{name}", labels): f"{value}x10" for name, devices, value in values for labels in devices
+    }
+    stats = {panel.title: panel for panel in panels(DASHBOARDS["dcgm"]) if panel.type is PanelType.STAT}
+    results = {"GPUs": 5, "Power": 220, "Utilization": 90}
+    expected = [
+        Expected(query_of_all(stats[title].queries[0].expression), {"{}": value}) for title, value in results.items()
+    ]
+    run_cases(peer("promtool"), "groups: []", [RuleCase("stats", series, expected)], tmp_path)
+
+
+def test_variables_of_dcgm_list_gpus_without_memory() -> None:
+    queries = [variable.query for variable in DASHBOARDS["dcgm"].variables]
+    assert [query for query in queries if "DCGM_FI_DEV_GPU_TEMP" not in query] == []

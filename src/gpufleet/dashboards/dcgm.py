@@ -1,9 +1,17 @@
 """Dashboard for dcgm-exporter metric names; works with dcgm-exporter and with the agent's dcgm dialect."""
 
 from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
+from gpufleet.dialects.dcgm_exporter import PRESENT
 
 GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
 LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
+GPU_LABELS = "Hostname, gpu, UUID"
+"""Labels of a GPU. GPUs of two virtual machines of a node can have one index."""
+
+WHOLE = 'GPU_I_ID="",vgpu=""'
+"""Matchers of series that are not about a part of a GPU in MIG mode or about the share of a pod."""
+
+_ANY = f'__name__=~"{"|".join(PRESENT)}"'
 
 _PANELS = (
     # title, family, expression, unit, maximum
@@ -48,25 +56,28 @@ def dcgm_dashboard() -> Dashboard:
         title="GPUs (dcgm-exporter metrics)",
         help="For dcgm-exporter up to 4.8, and gpufleet agent --dialect dcgm.",
         variables=(
-            DashboardVariable(name="node", label="Node", query="label_values(DCGM_FI_DEV_FB_USED, Hostname)"),
-            DashboardVariable(
-                name="gpu", label="GPU", query='label_values(DCGM_FI_DEV_FB_USED{Hostname=~"$node"}, gpu)'
-            ),
+            DashboardVariable(name="node", label="Node", query=f"label_values({{{_ANY}}}, Hostname)"),
+            DashboardVariable(name="gpu", label="GPU", query=f'label_values({{{_ANY},Hostname=~"$node"}}, gpu)'),
         ),
         rows=(
             DashboardRow(
                 title="",
                 collapsed=False,
                 panels=(
-                    _stat("GPUs", f'count(DCGM_FI_DEV_FB_USED{{{GPUS},GPU_I_ID=""}})', "none"),
-                    _stat("Power", f"sum(DCGM_FI_DEV_POWER_USAGE{{{GPUS}}})", "watt"),
+                    _stat("GPUs", f"count({_per_gpu(f'{{{_ANY},{GPUS}}}')})", "none"),
+                    _stat("Power", f"sum({_per_gpu(f'DCGM_FI_DEV_POWER_USAGE{{{GPUS}}}')})", "watt"),
                     _stat("Hottest", f"max(DCGM_FI_DEV_GPU_TEMP{{{GPUS}}})", "celsius"),
-                    _stat("Utilization", f"avg(DCGM_FI_DEV_GPU_UTIL{{{GPUS}}})", "percent"),
+                    _stat("Utilization", f"avg({_per_gpu(f'DCGM_FI_DEV_GPU_UTIL{{{GPUS},{WHOLE}}}')})", "percent"),
                     *panels,
                 ),
             ),
         ),
     )
+
+
+def _per_gpu(series: str) -> str:
+    """Return the query with one value for each GPU: MIG devices and pods that share a GPU repeat its readings."""
+    return f"max by ({GPU_LABELS}) ({series})"
 
 
 def _stat(title: str, expression: str, unit: str) -> Panel:

@@ -137,6 +137,10 @@ device. Since March 2026 these two families are sums over the pod's processes.
 """
 
 
+PRESENT = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP")
+"""Families that show a device: integrated GPUs have no memory, and vGPUs in guests no temperature."""
+
+
 def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Return the subject of a series: by UUID, else address; a MIG instance by its GPU and instance id.
 

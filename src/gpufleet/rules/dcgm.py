@@ -7,7 +7,7 @@
 
 from collections.abc import Collection, Mapping
 
-from gpufleet.dialects.dcgm_exporter import FAMILIES, OF_SHARERS
+from gpufleet.dialects.dcgm_exporter import FAMILIES, OF_SHARERS, PRESENT
 from gpufleet.rules.devices import VM_NAME
 from gpufleet.rules.faults import DCGM_FAULTS, fault_rule
 from gpufleet.rules.gaps import dcgm_gaps
@@ -29,8 +29,6 @@ WHOLE = 'gpu_instance=""'
 HELD, FAULT = "gpu:dcgm_holder:info", "gpu:dcgm_fault:timestamp_seconds"
 LEVELS = {"pod": ("cluster", "namespace", "pod"), "namespace": ("cluster", "namespace"), "job": ("cluster", "job_id")}
 LAST_XID = "gpu:dcgm_last_xid:max"
-PRESENT = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP")
-"""Families that show a device: integrated GPUs have no memory, and vGPUs in guests no temperature."""
 
 
 def dcgm_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
