@@ -18,7 +18,7 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import ViewKind
 from gpufleet.top.history import UtilizationHistory
 from gpufleet.top.lines import line_text
-from gpufleet.top.observation import Observation, observe_fleet, observe_snapshot
+from gpufleet.top.observation import Observation, ObservedNode, observe_fleet, observe_snapshot
 from gpufleet.top.rows import list_rows
 from gpufleet.top.screen import BodyPage, PollStatus, Screen, ViewState, render_screen
 from tests.support.golden import check_golden
@@ -70,6 +70,27 @@ def test_passed_through_gpus_are_counted_apart() -> None:
     )
     assert both.split(", ")[:3] == ["GPUs    1", "1 passed through", "utilisation 50 %"]
     assert alone.split(", ")[:3] == ["GPUs    0", "1 passed through", "utilisation -"]
+
+
+def test_each_total_has_the_number_of_its_gpus() -> None:
+    full: dict[str, Any] = {
+        "gpu_utilization_ratio": 0.5,
+        "gpu_memory_used_bytes": 2**30,
+        "gpu_memory_total_bytes": 2**31,
+    }
+    unsized = {**full, "gpu_power_watts": 100.0, "gpu_memory_total_bytes": Reason.NOT_SUPPORTED}
+    found = tuple(gpu(number, readings(**one)) for number, one in enumerate((full, full, unsized)))
+    line = line_text(render(observe_snapshot(node_snapshot(found=found))).header[-1])
+    assert line == "GPUs    3, utilisation 50 %, memory 2/4 GiB (2/3), power 100 W (1/3)"
+
+
+@pytest.mark.parametrize("first", ["here", "left"])
+def test_gpu_that_left_a_machine_counts_where_it_is(first: str) -> None:
+    here, left = gpu(0, readings(gpu_utilization_ratio=0.5)), gpu(0, readings(gpu_utilization_ratio=Reason.STALE))
+    nodes = [ObservedNode(name=name, id=name, devices=(one,)) for name, one in (("here", here), ("left", left))]
+    nodes.sort(key=lambda node: node.name != first)
+    fleet = Observation(title="http://hub", facts=(), measured_at=AT, nodes=tuple(nodes))
+    assert line_text(render(fleet).header[-1]) == "GPUs    1, utilisation 50 %, memory -, power -"
 
 
 def test_bare_metal_has_no_line_about_vgpus() -> None:

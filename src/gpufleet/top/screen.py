@@ -170,11 +170,11 @@ def _header(observation: Observation, devices: Sequence[DeviceRow], status: Poll
 
 
 def _totals(devices: Iterable[DeviceRow]) -> Line:
-    """Return the line of sums over GPUs; a UUID that two machines list counts once.
+    """Return the line of sums over GPUs, each with the number of GPUs that it includes unless these are all.
 
     GPUs that are passed through are counted apart: a hub lists them in their virtual machines too.
     """
-    every = {row.uuid or row.key: row for row in devices if row.kind is ViewKind.GPU}.values()
+    every = _distinct(row for row in devices if row.kind is ViewKind.GPU)
     if not every:
         return (cell("GPUs", 8, "dim"), cell("none"))
     gpus = [row for row in every if not row.is_passed_through]
@@ -182,15 +182,38 @@ def _totals(devices: Iterable[DeviceRow]) -> Line:
     power = [row.power for row in gpus if row.power is not None]
     sized = [(row.memory_used, row.memory_total) for row in gpus]
     memory = [(used, total) for used, total in sized if used is not None and total is not None]
-    reporting = "" if len(busy) in (0, len(gpus)) else f" ({len(busy)} of {len(gpus)} report)"
+
+    def included(known: Sequence[object]) -> str:
+        return f" ({len(known)}/{len(gpus)})" if 0 < len(known) < len(gpus) else ""
+
+    used = memory_text(sum(one[0] for one in memory), sum(one[1] for one in memory)) if memory else NOTHING
     facts = [
         f"{len(gpus)}",
         *([f"{len(every) - len(gpus)} passed through"] if len(gpus) < len(every) else []),
-        f"utilisation {percent_text(sum(busy) / len(busy)) if busy else NOTHING}{reporting}",
-        f"memory {memory_text(sum(one[0] for one in memory), sum(one[1] for one in memory)) if memory else NOTHING}",
-        f"power {sum(power):.0f} W" if power else f"power {NOTHING}",
+        f"utilisation {percent_text(sum(busy) / len(busy)) if busy else NOTHING}{included(busy)}",
+        f"memory {used}{included(memory)}",
+        f"power {f'{sum(power):.0f} W' if power else NOTHING}{included(power)}",
     ]
     return (cell("GPUs", 8, "dim"), cell(", ".join(facts)))
+
+
+def _distinct(rows: Iterable[DeviceRow]) -> list[DeviceRow]:
+    """Return the rows with each UUID once: of machines that list the same GPU, the row with the most values.
+
+    A hub lists a GPU on the machine that it left too, with stale readings.
+    """
+    found: dict[str, DeviceRow] = {}
+    for row in rows:
+        key = row.uuid or row.key
+        other = found.get(key)
+        if other is None or _count_values(row) > _count_values(other):
+            found[key] = row
+    return list(found.values())
+
+
+def _count_values(row: DeviceRow) -> int:
+    values = (row.utilization, row.memory_used, row.memory_total, row.temperature, row.power)
+    return sum(value is not None for value in values)
 
 
 class _Body:
