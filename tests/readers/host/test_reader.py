@@ -112,6 +112,21 @@ class TestFailures:
         assert dead == ["/lustre scratch"]
         assert got.errors == ("/lustre scratch: ETIMEDOUT",)
 
+    async def test_filesystem_without_a_size_is_not_full(self, root: Path) -> None:
+        class Unlimited:
+            async def fetch(self, plan: FetchPlan) -> FetchResult:
+                fetched = await LocalFiles(root).fetch(plan)
+                for point in ["/lustre scratch"] if plan.filesystems else []:
+                    sizes = dict.fromkeys(("size_bytes", "free_bytes", "available_bytes"), 0)
+                    fetched.filesystems[point] = msgspec.structs.replace(fetched.filesystems[point], **sizes)
+                return fetched
+
+        got = await HostReader(Unlimited(), FixedClock()).read(Lane.SLOW)
+        for name in ("size", "free", "available"):
+            found = dims(got.samples[0], f"host_filesystem_{name}_bytes").items()
+            absent = [(labels[0], value.reason) for labels, value in found if isinstance(value, Absent)]
+            assert absent == [("/lustre scratch", Reason.NOT_SUPPORTED)]
+
     async def test_pressure_switched_off_is_not_supported(self, root: Path) -> None:
         got = await read(root, Lane.FAST, {f"/proc/pressure/{name}": "EOPNOTSUPP" for name in ("cpu", "io", "memory")})
         ratios = dims(got.samples[0], "host_pressure_ratio")

@@ -46,6 +46,10 @@ def _figures(source: FetchedFiles, mount: Mount) -> dict[str, int | Absent]:
         absent = source.absence(mount.point)
         return {f"host_filesystem_{name}": absent for name in names}
     values: dict[str, int | Absent] = {f"host_filesystem_{name}": getattr(figures, name) for name in names}
+    if figures.size_bytes == 0:
+        # A tmpfs without a limit, and FUSE filesystems without the call, report no blocks.
+        unknown = Absent(Reason.NOT_SUPPORTED, "the filesystem reports no size")
+        values |= {f"host_filesystem_{name}": unknown for name in names if name.endswith("_bytes")}
     if figures.files == 0:
         # btrfs and similar filesystems allocate inodes dynamically and report 0.
         unlimited = Absent(Reason.NOT_SUPPORTED, "the filesystem has no fixed number of files")
