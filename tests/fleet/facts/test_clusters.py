@@ -6,7 +6,7 @@ from gpufleet.fleet.facts.clusters import (
     NearestReport,
     cluster_table,
     count_late_clusters,
-    utilization_shares,
+    utilization_counts,
 )
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable
 from gpufleet.model.finding import RuleScope
@@ -39,7 +39,7 @@ def test_cluster_without_reports_has_no_time() -> None:
     assert table.retired.tolist() == [False, True]
 
 
-def test_shares_count_gpus_with_a_utilisation() -> None:
+def test_counts_include_gpus_with_a_utilisation() -> None:
     machines = FactTable(RuleScope.MACHINE, ("a/1", "b/1", "?"), parents={RuleScope.CLUSTER: [0, 1, NO_ROW]})
     devices = FactTable(
         RuleScope.DEVICE,
@@ -48,16 +48,26 @@ def test_shares_count_gpus_with_a_utilisation() -> None:
         parents={RuleScope.MACHINE: [0, 0, 0, 1, 2, NO_ROW, 0]},
         retired=[False] * 6 + [True],
     )
-    zero, busy = utilization_shares(devices, machines, 2)
-    assert zero[0] == 2 / 3
-    assert busy[0] == 1 / 3
-    assert np.isnan([zero[1], busy[1]]).all()
+    totals, zero = utilization_counts(devices, machines, 2)
+    assert totals.tolist() == [3, 0]
+    assert zero.tolist() == [2, 0]
 
 
 def test_busy_share_is_the_largest_of_the_hour_before() -> None:
     shares = BusyShares()
     found = [
-        shares.before(second, ["a"], np.array([share])).get("a")
-        for second, share in ((0, 0.4), (60, 0.9), (120, 0.1), (3660, np.nan), (3721, 0.0), (7400, 0.3), (7460, 0.0))
+        shares.before(second, ["a"], np.array([total]), np.array([busy])).get("a")
+        for second, total, busy in (
+            *((0, 10, 4), (60, 10, 9), (120, 10, 1), (3660, 0, 0), (3721, 10, 0), (7400, 10, 3), (7460, 10, 0)),
+        )
     ]
-    assert found == [None, 0.4, 0.9, 0.1, None, None, 0.3]
+    assert found == [None, 0.4, 0.9, None, None, None, 0.3]
+
+
+def test_busy_gpus_that_stopped_reporting_do_not_count() -> None:
+    shares = BusyShares()
+    found = [
+        shares.before(second, ["a"], np.array([total]), np.array([busy])).get("a")
+        for second, total, busy in ((0, 16, 8), (60, 8, 0), (120, 12, 0), (180, 16, 0))
+    ]
+    assert found == [None, 0, 4 / 12, 8 / 16]

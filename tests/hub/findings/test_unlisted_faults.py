@@ -5,10 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpufleet.model.absence import Absent
 from gpufleet.model.finding import FindingState
+from gpufleet.model.reading import Value
 from gpufleet.model.stored.findings import TransitionKind
 from tests.hub.findings.faulty_hub import CLUSTER, LOG_BYTES, POWER, Collector, FaultyHub
 from tests.hub.findings.played_fleet import Play
+from tests.hub.liveness.fake_clock_hub import Node
 
 
 @pytest.mark.parametrize(
@@ -188,5 +191,31 @@ async def test_restart_of_the_hub_keeps_a_conflict_of_kubernetes_clusters(tmp_pa
         for _ in range(8):
             await hub.pass_minute()
         assert hub.transitions("cluster.identity_conflict") == [TransitionKind.OPENED]
+    finally:
+        hub.end()
+
+
+class LoadedNode(Node):
+    """A node whose GPUs have a utilisation."""
+
+    utilization = 0.0
+
+    def _values(self) -> dict[str, Value | Absent]:
+        return {**super()._values(), "gpu_utilization_ratio": self.utilization}
+
+
+@pytest.mark.parametrize("stops", [True, False])
+async def test_busy_node_that_stops_is_no_drop_to_zero(stops: bool, tmp_path: Path) -> None:
+    hub = FaultyHub(tmp_path, LOG_BYTES)
+    busy, idle = (LoadedNode(name, first_gpu=first) for name, first in (("node-0", 0), ("node-1", 2)))
+    hub.metrics, hub.nodes, busy.utilization = (), [busy, idle], 0.9
+    try:
+        for _ in range(3):
+            await hub.pass_minute()
+        busy.utilization = 0.0
+        hub.nodes = [idle] if stops else [busy, idle]
+        for _ in range(5):
+            await hub.pass_minute()
+        assert ("node.missing" in hub.open_rules, "cluster.zero_anomaly" in hub.open_rules) == (stops, not stops)
     finally:
         hub.end()

@@ -91,8 +91,8 @@ def count_late_clusters(readings: Sequence[ClusterReading]) -> dict[str, float]:
     return {"clusters": len(expected), "jointly_late_clusters": max(sizes, default=0)}
 
 
-def utilization_shares(devices: FactTable, machines: FactTable, clusters: int) -> tuple[Column, Column]:
-    """Return for each cluster the share of GPUs with a utilisation of 0, and of those above 0; NaN if none has one.
+def utilization_counts(devices: FactTable, machines: FactTable, clusters: int) -> tuple[Column, Column]:
+    """Return for each cluster the number of GPUs with a utilisation, and of those the number with a utilisation of 0.
 
     Args:
         devices: facts about the GPUs, with rows of `machines`.
@@ -105,35 +105,37 @@ def utilization_shares(devices: FactTable, machines: FactTable, clusters: int) -
     rows = machines.parent_rows(RuleScope.CLUSTER)[of_device[known]]
     is_zero = utilization[known] == 0
     placed = rows != NO_ROW
-    total = np.bincount(rows[placed], minlength=clusters).astype(np.float64)
-    zero = np.bincount(rows[placed], is_zero[placed], minlength=clusters)
-    with np.errstate(all="ignore"):
-        return zero / total, (total - zero) / total
+    total = np.bincount(rows[placed], minlength=clusters)
+    return total, np.bincount(rows[placed & is_zero], minlength=clusters)
 
 
 class BusyShares:
-    """Shares of GPUs in use, by cluster, in the last hour."""
+    """Numbers of GPUs with a utilisation and of those in use, by cluster, in the last hour."""
 
     def __init__(self) -> None:
-        self._past: dict[str, deque[tuple[float, float]]] = {}
+        self._past: dict[str, deque[tuple[float, int, int]]] = {}
 
-    def before(self, second: float, clusters: Sequence[str], shares: Column) -> dict[str, float]:
-        """Take the present shares; return the largest earlier share of each cluster that has any.
+    def before(self, second: float, clusters: Sequence[str], totals: Column, busy: Column) -> dict[str, float]:
+        """Take the present numbers; return the share of the present GPUs that was in use at one time before, at least.
+
+        GPUs that had a utilisation then and have none now can be those that were in use: they do not count. A cluster
+        without earlier numbers, or without a GPU now, has no share.
 
         Args:
             second: second of a monotonic clock.
             clusters: ids of all clusters.
-            shares: their present shares, NaN if unknown.
+            totals: their present numbers of GPUs with a utilisation.
+            busy: the present numbers of those in use.
         """
         past = {one: self._past.get(one, deque()) for one in clusters}
         found = {}
-        for one, share in zip(clusters, shares.tolist(), strict=True):
+        for one, total, in_use in zip(clusters, totals.tolist(), busy.tolist(), strict=True):
             kept = past[one]
             while kept and kept[0][0] <= second - HOUR_SECONDS:
                 kept.popleft()
-            if kept:
-                found[one] = max(value for _, value in kept)
-            if not np.isnan(share):
-                kept.append((second, share))
+            if kept and total:
+                found[one] = max(max(0, was_busy - max(0, had - total)) for _, had, was_busy in kept) / total
+            if total:
+                kept.append((second, total, in_use))
         self._past = past
         return found

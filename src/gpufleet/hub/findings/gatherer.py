@@ -20,7 +20,7 @@ from gpufleet.fleet.facts.clusters import (
     ClusterReading,
     cluster_table,
     count_late_clusters,
-    utilization_shares,
+    utilization_counts,
 )
 from gpufleet.fleet.facts.duplicates import DUPLICATE_SECONDS
 from gpufleet.fleet.facts.earlier import EarlierFindings
@@ -290,15 +290,15 @@ class FactGatherer:
         coverage: Mapping[str, Coverage],
         collectors: Mapping[str, Sequence[StoredCollector]],
     ) -> list[ClusterReading]:
-        zero, busy = utilization_shares(tables.devices, tables.machines, len(states))
-        before = self._busy.before(self._clock.monotonic(), [one.id for one in states], busy)
+        totals, zero = utilization_counts(tables.devices, tables.machines, len(states))
+        before = self._busy.before(self._clock.monotonic(), [one.id for one in states], totals, totals - zero)
         return [
             ClusterReading(
                 id=one.id,
                 retired=one.is_retired,
                 nearest=nearest_report(one.senders, one.retired_senders),
                 newest_value_seconds=_value_age(tables.newest_value_at.get(one.id, 0), instant),
-                zero_utilization_ratio=share,
+                zero_utilization_ratio=idle / total if total else None,
                 busy_before_ratio=before.get(one.id),
                 uptime_seconds=self._uptime_seconds,
                 kubernetes_uids=_kubernetes_uids(collectors.get(one.id, ()), instant),
@@ -306,7 +306,7 @@ class FactGatherer:
                 **_coverage(coverage.get(one.id), tables.replaced_gpus.get(one.id, 0)),
                 **attribution(one.scanned),
             )
-            for one, share in zip(states, zero.tolist(), strict=True)
+            for one, total, idle in zip(states, totals.tolist(), zero.tolist(), strict=True)
         ]
 
     def _hub(
