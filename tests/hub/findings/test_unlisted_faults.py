@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.finding import FindingState
 from gpufleet.model.reading import Value
 from gpufleet.model.stored.findings import TransitionKind
@@ -219,3 +219,24 @@ async def test_busy_node_that_stops_is_no_drop_to_zero(stops: bool, tmp_path: Pa
         assert ("node.missing" in hub.open_rules, "cluster.zero_anomaly" in hub.open_rules) == (stops, not stops)
     finally:
         hub.end()
+
+
+async def test_slowdown_without_its_reading_is_unknown(tmp_path: Path) -> None:
+    class SlowNode(Node):
+        mask: Value | Absent = 0x40
+
+        def _values(self) -> dict[str, Value | Absent]:
+            return {**super()._values(), "gpu_clock_event_reasons_mask": self.mask}
+
+    hub, node = FaultyHub(tmp_path, LOG_BYTES), SlowNode("node-0", gpus=1)
+    hub.metrics, hub.nodes = (), [node]
+    states = []
+    try:
+        for mask in (0x40, Absent(Reason.TIMEOUT), 0):
+            node.mask = mask
+            for _ in range(14):
+                await hub.pass_minute()
+            states.append([one.state for (rule, _), one in hub.open_findings.items() if rule == "gpu.throttled"])
+    finally:
+        hub.end()
+    assert states == [[FindingState.OPEN], [FindingState.UNKNOWN], []]

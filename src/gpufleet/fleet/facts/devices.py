@@ -232,11 +232,12 @@ class DeviceFactsBuilder:
     def _with_events(self, columns: dict[str, Column]) -> dict[str, Column]:
         """Return the numbers of slowdowns and ECC errors: the larger one of history and events.
 
-        An agent reports every start of a slowdown: without an event there was none.
+        An agent that reads the reasons for low clocks reports every start: without an event there was no slowdown.
         """
         if self._events is None:
             return {}
-        known = np.where(self._gpus.is_own & ~self._is_guest, 0.0, np.nan)
+        is_watched = self._gpus.is_own & ~self._is_guest & ~np.isnan(columns["hardware_slowdown"])
+        known = np.where(is_watched, 0.0, np.nan)
         errors = np.where(self._events.uncorrected > 0, self._events.uncorrected, np.nan)
         starts = np.where(self._events.slowdowns > 0, self._events.slowdowns, known)
         return {
