@@ -214,6 +214,36 @@ def test_share_of_memory_counts_gpus_with_a_total(peer: Callable[[str], Path], t
 
 
 @pytest.mark.system
+def test_gpus_without_a_state_are_counted(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    read = {"node": "n1", "uuid": "GPU-a", "pci_address": "0000:10:00.0", "kind": "gpu", "side": "host"}
+    unread, bound = (
+        {"node": "n1", "pci_address": f"0000:{slot}:00.0", "kind": "gpu", "side": "pci_only"} for slot in (11, 12)
+    )
+    guest = {"node": "n1", "uuid": "GPU-c", "kind": "gpu", "side": "guest", "vm_name": "vm-1"}
+    imported = {"node": "n2", "uuid": "GPU-d", "kind": "gpu", "side": "host"}
+    states = (("ok", 1), ("lost", 0))
+    series = {labelled("gpufleet_gpu_info", one): "1x10" for one in (read, unread, bound, guest)}
+    series |= {
+        labelled("gpufleet_gpu_state", {**one, "state": state}): f"{value}x10"
+        for one in (read, guest)
+        for state, value in states
+    }
+    series |= {
+        labelled("gpufleet_reading_absent", {**one, "metric": "gpu_state", "reason": reason}): "1x10"
+        for one, reason in ((unread, "no_driver"), (bound, "bound_to_vfio"))
+    }
+    series[labelled("gpufleet_gpu_temperature_celsius", imported)] = "40x10"
+    shown = {panel.title: panel for panel in native_dashboard().rows[0].panels}
+    results = {
+        "GPUs": {"{}": 4},
+        "GPUs not ok": {"{}": 1},
+        "GPUs by state": {'{state="ok"}': 2, '{state="no_driver"}': 1, '{state="bound_to_vfio"}': 1},
+    }
+    expected = [Expected(query_of_all(shown[title].queries[0].expression), result) for title, result in results.items()]
+    run_cases(peer("promtool"), "groups: []", [RuleCase("states", series, expected)], tmp_path)
+
+
+@pytest.mark.system
 def test_each_gpu_of_dcgm_exporter_counts_once(peer: Callable[[str], Path], tmp_path: Path) -> None:
     split = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a"}
     integrated, shared = ({"Hostname": node, "gpu": "0", "UUID": f"GPU-{node}"} for node in ("n2", "n3"))

@@ -2,6 +2,7 @@
 
 from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
 from gpufleet.dialects.native import MEASURED, PREFIX
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane, Metric, MetricKind, Subject
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.catalogue.gpu import GPU_METRICS
@@ -13,6 +14,7 @@ from gpufleet.model.catalogue.guest import GUEST_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
 from gpufleet.model.catalogue.probe import PROBE_METRICS
+from gpufleet.model.view import Side
 
 SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("GPUs: utilization, memory, temperature, power, clocks", GPU_METRICS),
@@ -83,6 +85,11 @@ DEVICE_LABELS = f"{MACHINE_LABELS}, uuid"
 TOP = 10
 """GPUs in a ranking."""
 
+_LISTING = '__name__=~"{}"'.format(
+    "|".join(f"{PREFIX}gpu_{name}" for name in ("info", "state", "temperature_celsius", "memory_used_bytes"))
+)
+"""Matcher of the series that show a GPU."""
+
 _DEVICE_TEXTS = "kind, name, serial, pci_address, board_part_number, vbios_version"
 _MACHINE_TEXTS = (
     "hostname, product_name, cpu_model, os_name, kernel_release, nvidia_driver_version, nvidia_cuda_version"
@@ -146,13 +153,29 @@ def _overview() -> tuple[Panel, ...]:
     used, total = f"({used} and {total})", f"({total} and {used})"  # of the GPUs that report both
     states = f"max by ({DEVICE_LABELS}, pci_address, state) (gpufleet_gpu_state{{{gpus}}})"
     failed = f'max by ({DEVICE_LABELS}, pci_address, state) (gpufleet_gpu_state{{{gpus},state!="ok"}})'
+    stateless = f'gpufleet_reading_absent{{{gpus},metric="gpu_state"'
+    absent, bound, unread = (
+        f"max by ({DEVICE_LABELS}, pci_address, reason) ({stateless}{matchers}}})"
+        for matchers in (
+            "",
+            f',reason="{Reason.BOUND_TO_VFIO}"',
+            f',side="{Side.PCI_ONLY}",reason!="{Reason.BOUND_TO_VFIO}"',
+        )
+    )
+    reasons = f'label_replace({absent}, "state", "$1", "reason", "(.*)")'
+    # A hub forwards no texts, and most exporters report no state.
+    listed = f"max by ({DEVICE_LABELS}, pci_address) ({{{_LISTING},{gpus}}})"
     nodes = f"count by (cluster, node) (gpufleet_host_load_1m{{{MACHINE}}})"
     xids, last_xid = f"gpufleet_gpu_xid_events_total{{{DEVICE}}}", f"gpufleet_gpu_last_xid{{{DEVICE}}}"
     last_xid_at = f"gpufleet_gpu_last_xid_timestamp_seconds{{{DEVICE}}}"
     age = f"time() - max by (node, reader, lane) ({MEASURED}{{{MACHINE}}})"
     return (
-        _stat("GPUs", "Includes GPUs that no driver here can read", f"count(max without (state) ({states}))"),
-        _stat("GPUs not ok", "GPUs in another state than ok", f"sum({failed})"),
+        _stat(
+            "GPUs",
+            "Includes GPUs that no driver here can read; those passed through count in their virtual machine",
+            f"count({listed} unless on ({DEVICE_LABELS}, pci_address) {bound})",
+        ),
+        _stat("GPUs not ok", "In another state than ok, or read by no driver", f"sum({failed} or {unread})"),
         _stat("Nodes", "Machines that report their load", f"count({nodes})"),
         _stat("Utilization", "Mean of all GPUs", f"avg({utilization})", "percentunit"),
         _stat("Memory in use", "Share of the memory of all GPUs", f"sum {used} / sum {total}", "percentunit"),
@@ -198,7 +221,7 @@ def _overview() -> tuple[Panel, ...]:
             title="GPUs by state",
             help="ok, or the reason why a GPU cannot be read",
             unit="none",
-            queries=(PanelQuery(f"count by (state) ({states} == 1)", "{{state}}"),),
+            queries=(PanelQuery(f"count by (state) ({states} == 1 or {reasons})", "{{state}}"),),
         ),
         Panel(
             title="Clock throttling",
