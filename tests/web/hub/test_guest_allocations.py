@@ -81,6 +81,23 @@ async def test_virtual_machine_reads_that_the_gpu_of_its_vgpu_is_lost(site: Site
     assert {reading["absent"] for reading in device["readings"].values()} == {"gpu_lost"}
 
 
+@pytest.mark.parametrize("state", ["ok", "not_enabled"])
+async def test_lost_vgpu_stays_behind_when_its_virtual_machine_moves(site: Site, state: str) -> None:
+    """The host with the lost GPU still lists the instance. The virtual machine has a whole GPU of another host."""
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "valid_from": "2020-01-01T00:00:00Z"}
+    await site.request("/v1/allocations/a", "PUT", spec)
+    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="vgpu-1", parent=gpu_view(1).key)
+    at, lost = now() - 10 * NANOS, Absent(Reason.GPU_LOST)
+    works = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
+    for seq, of_vgpu in (1, works), (2, dict.fromkeys(works, lost)):
+        samples = gpu_sample(gpu_view(1), at + seq, gpu_power_watts=lost), gpu_sample(view, at + seq, **of_vgpu)
+        await site.post(encode(make_batch(seq, at + seq, samples=samples)))
+    await site.post(batch(3, at + 3, state, OTHER_NODE))
+    _, found = await site.request("/v1/allocations/a/metrics")
+    shown = {"ok": ("slice_guest", None, ["GPU-7"]), "not_enabled": ("unavailable", "not_enabled", [])}[state]
+    assert (found["source"], found["reason"], [one["uuid"] for one in found["devices"]]) == shown
+
+
 async def test_guest_allocation_is_answered_from_the_guest(site: Site) -> None:
     spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "tenant": "acme"}
     await site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})

@@ -64,7 +64,9 @@ def answer(
     guest = guests.answer(allocation, inside, now, stale_after_seconds=stale_after_seconds)
     if guest is not None and guest.reason is Reason.AMBIGUOUS_TARGET:
         return guest
-    host = _from_hosts(allocation, hosts, texts, now, stale_after_seconds)
+    reading = {one.machine.id: one.machine.hypervisor_id for one in inside}
+    hypervisor = None if guest is None else reading.get(guest.machine or "")
+    host = _from_hosts(allocation, hosts, texts, now, stale_after_seconds, hypervisor)
     if guest is None:
         return host
     if guest.source is Provenance.SLICE_GUEST:
@@ -82,7 +84,13 @@ def _from_hosts(
     texts: Iterable[StoredText],
     now: int,
     stale_after_seconds: float,
+    hypervisor: str | None,
 ) -> AllocationAnswer:
+    """Answer from the hosts that report its instances.
+
+    An instance that does not show its virtual machine counts on the `hypervisor` of its guest only, if that is known:
+    the virtual machine has left other hosts.
+    """
     wanted = normalise_uuid(allocation.spec.target.vm_uuid or "") or ""
     had = instance_intervals(wanted, texts, {one.machine.id: one.stored for one in hosts})
     found: list[_HostInstances] = []
@@ -94,7 +102,7 @@ def _from_hosts(
         freshness = Freshness(now, stale_after_seconds, host.readers)
         if own := instances_of(allocation.spec, host):
             found.append(_HostInstances(host, own, since, freshness))
-        elif own := _unanswered_instances(allocation.spec, host, present):
+        elif hypervisor in (None, host.machine.id) and (own := _unanswered_instances(allocation.spec, host, present)):
             unanswered.append(_HostInstances(host, own, since, freshness))
     found = found or unanswered
     found = [one for one in found if one.is_live] or found
