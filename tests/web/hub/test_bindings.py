@@ -427,6 +427,17 @@ async def test_pending_allocation_never_takes_another_tenants_machine(fleet: Fle
     assert "(with a)" in answer["detail"]
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_pending_allocation_has_its_machine_from_the_first_report(fleet: Fleet, by_id: bool) -> None:
+    """bravo's allocation is put before the next round of binding."""
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(SEVEN, 700.0, 1)
+    target = await fleet.id_of(SEVEN) if by_id else "gpu-7"
+    status, problem = await fleet.put("b", "bravo", target, valid_from=fleet.time(0))
+    assert (status, problem["error"]) == (409, "conflict")
+    assert await fleet.powers("a") == {700.0}
+
+
 async def test_pending_allocation_begins_after_another_tenants_time(fleet: Fleet) -> None:
     """bravo's time has ended; the newest values are still those of bravo's time."""
     await fleet.report(NINE, 900.0, 1)

@@ -440,6 +440,13 @@ class Claims:
         due = [one for one in found if not has_ended(one, now) and (devices or lacks_machine(one) or bound_slots(one))]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
+    def unbound(self, cluster: str, names: Iterable[str], now: int) -> tuple[Allocation, ...]:
+        """Return the allocations that wait for a machine of one of these names or ids, in order of creation."""
+        subjects = [(cluster, f"{_UNBOUND}{name}") for name in names]
+        found = [self._by_id[id_] for subject in subjects for id_ in self._by_subject.get(subject, ())]
+        due = [one for one in found if not has_ended(one, now)]
+        return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
+
     def rivals(
         self, allocation: Allocation, start: int = 0, end: int = _END, held: Iterable[HeldDevices] = ()
     ) -> tuple[Allocation, ...]:

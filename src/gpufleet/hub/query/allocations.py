@@ -5,7 +5,7 @@ import datetime as dt
 import itertools
 import logging
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
@@ -229,7 +229,7 @@ class AllocationQueries:
         if not self._pending(id, devices=devices):
             return
         async with self._changes:
-            await self._executor.run(lambda: self._bind_pending(id, devices=devices))
+            await self._executor.run(lambda: self._bind_pending(self._pending(id, devices=devices), devices=devices))
 
     async def run_binding(self) -> None:
         """Bind pending allocations at intervals, until cancelled."""
@@ -285,6 +285,8 @@ class AllocationQueries:
         *,
         rebind: bool,
     ) -> tuple[Allocation, bool]:
+        if spec.kind is AllocationKind.BARE_METAL:
+            self._bind_named(id, spec)
         before = self._find(id)
         spec = msgspec.structs.replace(
             spec, valid_from=spec.valid_from or (before.spec.valid_from if before is not None else None) or at
@@ -321,12 +323,19 @@ class AllocationQueries:
     def _pending(self, id: str | None, *, devices: bool) -> list[Allocation]:  # noqa: A002
         return [one for one in self._claims.pending(self._clock.now_ns(), devices=devices) if id in (None, one.id)]
 
-    def _bind_pending(self, id: str | None, *, devices: bool) -> None:  # noqa: A002
+    def _bind_named(self, id: str, spec: AllocationSpec) -> None:  # noqa: A002
+        """Bind other allocations that wait for the machine of a spec: they named it first."""
+        machines = self._lookup.candidates(spec.target)
+        names = {spec.target.machine or "", *(one.machine.name for one in machines), *(one.id for one in machines)}
+        waiting = self._claims.unbound(spec.target.cluster, names, self._clock.now_ns())
+        self._bind_pending([one for one in waiting if one.id != id], devices=False)
+
+    def _bind_pending(self, pending: Iterable[Allocation], *, devices: bool) -> None:
         """Bind what can be bound; an allocation stays pending while another tenant has its machine or device.
 
         If another tenant had the machine until a time in the past, the allocation has it since then.
         """
-        for one in self._pending(id, devices=devices):
+        for one in pending:
             for name in bindings.bound_slots(one):
                 one = self._end_slot(one, name)
             if not devices and not bindings.lacks_machine(one):
