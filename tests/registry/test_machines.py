@@ -3,6 +3,7 @@
 import itertools
 import tracemalloc
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -314,6 +315,17 @@ def test_machine_imported_beside_another_keeps_its_name() -> None:
     assert machines.match("c", "agent", after, NOW + 2, NOW + 2).id == id_ != imported
     assert machines.match("c", "import", Machine(name="new"), NOW + 3, NOW + 3).id == imported
     assert machines.counts() == {"c": 2}
+
+
+def test_guests_of_two_hypervisors_keep_one_name() -> None:
+    machines = MachineCache()
+    renamed, other = (Machine(name="n", kind=MachineKind.GUEST, hypervisor=host) for host in ("h1", "h2"))
+    before = msgspec.structs.replace(renamed, name="o", system_uuid="u" * 36)
+    machines.match("c", "s1", before, NOW, NOW)
+    id_ = machines.match("c", "s2", other, NOW + 1, NOW + 1).id
+    machines.match("c", "s1", msgspec.structs.replace(before, name="n"), NOW + 2, NOW + 2)
+    assert not machines.record(id_).is_retired
+    assert machines.match("c", "s2", other, NOW + 3, NOW + 3).id == id_
 
 
 def test_name_that_becomes_ambiguous_is_not_known() -> None:

@@ -464,8 +464,11 @@ class MachineCache:
     def _retire_stand_ins(self, cluster: str, before: MachineRow, machine: Machine) -> None:
         """Retire the machines that third parties reported under the new name of a machine before it did itself.
 
-        Those that reported while the machine had its earlier name are other machines.
+        Those that reported while the machine had its earlier name are other machines. Guests of several hypervisors can
+        have one name.
         """
+        if machine.kind is MachineKind.GUEST:
+            return
         named = [row for row in self._rows_with(cluster, "name", machine.name) if not row.is_retired]
         rows = [row for row in named if row.known.machine.kind is machine.kind]
         if any(not has_name_only(row.known.machine) for row in rows):
