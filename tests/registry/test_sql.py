@@ -20,6 +20,7 @@ from gpufleet.model.stored.ledger import (
     SenderState,
     SequenceKey,
     SequenceState,
+    SucceededMachine,
 )
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
@@ -386,6 +387,22 @@ def test_removed_machine_is_retired_until_a_report_or_its_return(dsn: str) -> No
     registry = opened(dsn)
     assert registry.machine(id_).retired_at is None
     assert registry.machine_counts().by_cluster == {"local": 1}
+    registry.close()
+
+
+def test_succession_lasts_until_the_machine_is_reported_again(dsn: str) -> None:
+    registry = opened(dsn)
+    id_ = registry.match("local", "s", ONE, NOW).id
+    new = msgspec.structs.replace(ONE, name="new")
+    imported = registry.match("local", "import", Machine(name="new"), NOW + 1).id
+    registry.match("local", "s", new, NOW + 2)
+    registry.begin_flush(INTENT)
+    registry.close()
+    registry = opened(dsn)
+    assert registry.succeeded_machines() == (SucceededMachine("local", imported, id_, NOW + 1, was_reported=True),)
+    registry.match("local", "s", msgspec.structs.replace(new, name="third"), NOW + 3)
+    assert registry.match("local", "import", Machine(name="new"), NOW + 4).id == imported
+    assert registry.succeeded_machines() == ()
     registry.close()
 
 

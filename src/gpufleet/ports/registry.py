@@ -24,6 +24,7 @@ from gpufleet.model.stored.ledger import (
     SenderState,
     SequenceKey,
     SequenceState,
+    SucceededMachine,
 )
 
 
@@ -166,6 +167,13 @@ class AllocationRegistry(Protocol):
 
         Raises:
             ConflictError: if the allocation is closed, or the spec has another tenant, kind or cluster.
+        """
+        ...
+
+    def succeeded_machines(self) -> tuple[SucceededMachine, ...]:
+        """Return the machines that only third parties reported, and that a known machine proved to be.
+
+        A machine that was reported again is left out. Never waits; a concurrent change may be missed.
         """
         ...
 

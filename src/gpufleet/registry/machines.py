@@ -16,6 +16,7 @@ from gpufleet.fleet.identity import (
     KnownMachine,
     MatchDecision,
     MatchOutcome,
+    Successor,
     decide,
     has_name_only,
     name_end,
@@ -32,6 +33,7 @@ from gpufleet.model.stored.ledger import (
     MachineMatch,
     MachineRoom,
     NameInterval,
+    SucceededMachine,
 )
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry.conflicts import ConflictLog
@@ -78,6 +80,7 @@ class MachineCache:
         self._max_machines = max_machines
         self._in_order = MachineOrder()
         self._retired: set[str] = set()  # ever retired; a machine that reported again is still in it
+        self._succeeded: set[str] = set()  # ids of machines with a successor
         self._rows: dict[str, MachineRow] = {}
         self._by_cluster: dict[str, dict[str, MachineRow]] = {}
         self._plain: dict[str, PlainMachines] = {}  # by cluster
@@ -475,7 +478,19 @@ class MachineCache:
             return  # the name alone means none of its bearers
         for row in rows:
             if row.known.named_only or row.first_seen > before.known.made_at:
+                successor = Successor(before.known.id, row.known.last_seen)
+                row.known = msgspec.structs.replace(row.known, successor=successor)
+                self._succeeded.add(row.known.id)
+                self._changed[row.known.id] = None
                 self.expire(row.known.id)
+
+    def succeeded_machines(self) -> tuple[SucceededMachine, ...]:
+        """Return the machines with a successor; see `ports.Registry.succeeded_machines`."""
+        return tuple(
+            SucceededMachine(row.cluster, row.known.id, after.id, after.since, not row.known.named_only)
+            for row in map(self._rows.__getitem__, sorted(self._succeeded))
+            if (after := row.known.successor) is not None and row.is_retired and row.known.last_seen == after.since
+        )
 
     def _bearers(self, cluster: str, name: str) -> set[str]:
         """Return the ids of machines that have or had a name."""
@@ -528,6 +543,8 @@ class MachineCache:
         self._rows[id_] = self._by_cluster.setdefault(row.cluster, {})[id_] = row
         if row.retired_at is not None:
             self._retired.add(id_)
+        if row.known.successor is not None:
+            self._succeeded.add(id_)
         self._recount(row)
         return keys
 

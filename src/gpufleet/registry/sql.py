@@ -26,6 +26,7 @@ from gpufleet.model.stored.ledger import (
     SenderState,
     SequenceKey,
     SequenceState,
+    SucceededMachine,
 )
 from gpufleet.registry import allocations, clusters, tables
 from gpufleet.registry.database import Database, read_rows, record_decoder, upsert
@@ -209,6 +210,10 @@ class SqlRegistry:
             allocation, is_new = allocations.put(connection, id, spec, at, bindings)
             changed.append(allocation)
         return allocation, is_new
+
+    def succeeded_machines(self) -> tuple[SucceededMachine, ...]:
+        """Return the machines that a known machine proved to be, without waiting for a write."""
+        return self._machines.succeeded_machines()
 
     def bind_allocation(self, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
         """Store the bindings of an allocation's newest generation. Raises NotFoundError."""

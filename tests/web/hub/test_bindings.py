@@ -82,10 +82,14 @@ class Fleet:
 
     async def write_power(self, host: str, gpu: int, power: float, minute: int, **labels: str) -> None:
         """Send a value of a GPU by remote write, and wait until the store has it."""
+        one = point("DCGM_FI_DEV_POWER_USAGE", gpu, power, 0, host)
+        await self.write({**one.labels, **labels}, power, minute)
+
+    async def write(self, labels: dict[str, str], value: float, minute: int) -> None:
+        """Send a sample of a series by remote write, and wait until the store has it."""
         before = len(self.site.store.seqs)
         at = (self.start + minute * self.unit) // 10**6 * 10**6
-        one = point("DCGM_FI_DEV_POWER_USAGE", gpu, power, at, host)
-        await write(self.site.hub.url, encode_1([WritePoint({**one.labels, **labels}, power, at)]))
+        await write(self.site.hub.url, encode_1([WritePoint(labels, value, at)]))
 
         async def stored() -> bool:
             return len(self.site.store.seqs) > before
@@ -461,6 +465,42 @@ async def test_pending_allocation_does_not_precede_another_tenants_time(fleet: F
     await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 990.0, 28)
     answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
     assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", "ambiguous_target", [])
+
+
+@pytest.mark.parametrize("put_first", [True, False])
+async def test_allocation_follows_a_machine_whose_new_name_was_imported_first(fleet: Fleet, put_first: bool) -> None:
+    """After the restart of gpu-7 as gpu-8, its exporter is read before its agent reports."""
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), valid_to=fleet.time(5)))[0] == 201
+    if put_first:
+        assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(10)))[0] == 201
+    await fleet.write_power("gpu-8", 0, 800.0, 20)
+    if not put_first:
+        assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(10)))[0] == 201
+    assert await fleet.powers("b") == {800.0}
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 801.0, 31, gpu("GPU-0"))
+    assert (await fleet.put("c", "charlie", "gpu-8", valid_from=fleet.time(10)))[0] == 409
+    assert await fleet.powers("b") == {800.0, 801.0}
+    first, second = (await fleet.site.request("/v1/allocations/b"))[1]["bindings"]
+    assert (first["until"], second["machine"]) == (second["since"], await fleet.id_of(SEVEN))
+    assert await fleet.powers("a") == {700.0}
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+async def test_allocation_follows_a_machine_that_kubernetes_listed_first(fleet: Fleet, is_free: bool) -> None:
+    """Kubernetes lists the new name of gpu-7 before its agent reports. Nothing is measured until then."""
+    await fleet.report(SEVEN, 700.0, 1)
+    ended = {"valid_to": fleet.time(5)} if is_free else {}
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), **ended))[0] == 201
+    labels = {"node": "gpu-8", "resource": "nvidia_com_gpu", "unit": "integer", "instance": "metrics:8080"}
+    await fleet.write({"__name__": "kube_node_status_capacity", **labels}, 8.0, 29)
+    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(3)))[0] == 201
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 800.0, 30)
+    assert await fleet.powers("a") == ({700.0} if is_free else {700.0, 800.0})
+    assert await fleet.powers("b") == ({800.0} if is_free else set())
+    (binding,) = (await fleet.site.request("/v1/allocations/b"))[1]["bindings"]
+    own = {"machine": await fleet.id_of(SEVEN), "since": fleet.time(5)}
+    assert (binding == own) is is_free
 
 
 async def test_search_for_a_new_machine_hides_no_past(fleet: Fleet) -> None:

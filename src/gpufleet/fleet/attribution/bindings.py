@@ -321,6 +321,18 @@ def complete(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Bind
     return with_parents((*bindings[:-1], msgspec.structs.replace(current, devices=devices)), new)
 
 
+def without_machine(allocation: Allocation, last_seen: int, *, was_reported: bool) -> tuple[Binding, ...]:
+    """Return the bindings of an allocation whose present machine proved to be another one.
+
+    What was measured of the machine, up to its last report, stays bound.
+    """
+    *before, current = allocation.bindings
+    ends = to_datetime(last_seen + 1000)  # a microsecond, the precision of a binding
+    if not was_reported or to_ns(ends) <= binding_start(allocation):
+        return tuple(before)
+    return (*before, msgspec.structs.replace(current, until=ends))
+
+
 def with_parents(bindings: tuple[Binding, ...], new: Binding) -> tuple[Binding, ...]:
     """Return bindings with the GPUs of their listed MIG devices, as far as the newest binding lacks them."""
     if not bindings or bindings[-1].until is not None or bindings[-1].machine != new.machine:
@@ -443,9 +455,15 @@ class Claims:
     def unbound(self, cluster: str, names: Iterable[str], now: int) -> tuple[Allocation, ...]:
         """Return the allocations that wait for a machine of one of these names or ids, in order of creation."""
         subjects = [(cluster, f"{_UNBOUND}{name}") for name in names]
-        found = [self._by_id[id_] for subject in subjects for id_ in self._by_subject.get(subject, ())]
-        due = [one for one in found if not has_ended(one, now)]
+        found = [self._by_id.get(id_) for subject in subjects for id_ in self._by_subject.get(subject, ())]
+        due = [one for one in found if one is not None and not has_ended(one, now)]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
+
+    def bound_to(self, cluster: str, machine: str, now: int) -> tuple[Allocation, ...]:
+        """Return the allocations that are bound to a machine now. The past of an ended one does not change."""
+        found = [self._by_id.get(id_) for id_ in self._by_subject.get((cluster, machine), ())]
+        due = [one for one in found if one is not None and not has_ended(one, now)]
+        return tuple(one for one in due if one.bindings[-1].until is None and one.bindings[-1].machine == machine)
 
     def rivals(
         self, allocation: Allocation, start: int = 0, end: int = _END, held: Iterable[HeldDevices] = ()

@@ -33,6 +33,7 @@ from gpufleet.model.api.answer import AllocationAnswer, MachineRecord, SeriesAns
 from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import normalise_pci_address, normalise_uuid
@@ -226,9 +227,10 @@ class AllocationQueries:
 
         With `devices`, bind also GPUs at listed addresses at which nothing was seen.
         """
-        if not self._pending(id, devices=devices):
+        if not self._pending(id, devices=devices) and not self._succeeded():
             return
         async with self._changes:
+            await self._executor.run(self._bind_successors)
             await self._executor.run(lambda: self._bind_pending(self._pending(id, devices=devices), devices=devices))
 
     async def run_binding(self) -> None:
@@ -286,6 +288,7 @@ class AllocationQueries:
         rebind: bool,
     ) -> tuple[Allocation, bool]:
         if spec.kind is AllocationKind.BARE_METAL:
+            self._bind_successors()
             self._bind_named(id, spec)
         before = self._find(id)
         spec = msgspec.structs.replace(
@@ -322,6 +325,29 @@ class AllocationQueries:
 
     def _pending(self, id: str | None, *, devices: bool) -> list[Allocation]:  # noqa: A002
         return [one for one in self._claims.pending(self._clock.now_ns(), devices=devices) if id in (None, one.id)]
+
+    def _succeeded(self) -> list[tuple[Allocation, SucceededMachine]]:
+        """Return the allocations whose machine proved to be another one."""
+        now = self._clock.now_ns()
+        return [
+            (one, found)
+            for found in self._registry.succeeded_machines()
+            for one in self._claims.bound_to(found.cluster, found.machine, now)
+        ]
+
+    def _bind_successors(self) -> None:
+        """Bind allocations to the machine that theirs proved to be, unless another tenant has that."""
+        for one, known in self._succeeded():
+            target = msgspec.structs.replace(one.spec.target, machine=known.successor)
+            found = self._lookup.bind(msgspec.structs.replace(one.spec, target=target))
+            if found is None:
+                continue
+            before = bindings.without_machine(one, known.last_seen, was_reported=known.was_reported)
+            ended = msgspec.structs.replace(one, bindings=before)
+            complete = msgspec.structs.replace(one, bindings=bindings.complete(ended, found))
+            since = self._claims.free_since(complete, self._clock.now_ns())
+            if since is not None:
+                self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(ended, found, since)))
 
     def _bind_named(self, id: str, spec: AllocationSpec) -> None:  # noqa: A002
         """Bind other allocations that wait for the machine of a spec: they named it first."""

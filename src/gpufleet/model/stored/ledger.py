@@ -110,6 +110,24 @@ class MachineMatch(msgspec.Struct, frozen=True):
     conflict: str | None = None
 
 
+class SucceededMachine(msgspec.Struct, frozen=True):
+    """Machine known by its name only, and the machine that reported under this name later: both are the same one.
+
+    Attributes:
+        cluster: of both.
+        machine: id of the first, which is retired.
+        successor: id of the machine that reported.
+        last_seen: newest report of the first, nanoseconds since 1970.
+        was_reported: whether anything of the first was measured.
+    """
+
+    cluster: str
+    machine: str
+    successor: str
+    last_seen: int
+    was_reported: bool
+
+
 class NameInterval(NamedTuple):
     """Interval with a host name of a machine, nanoseconds since 1970; the name is None if it is not known."""
 
