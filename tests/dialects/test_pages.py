@@ -76,6 +76,7 @@ def test_page_of_a_passed_through_gpu_is_read_to_the_unit() -> None:
     assert memory.reason is Reason.NOT_SUPPORTED  # the page has 0, because the board has no such sensor
     assert values == {
         "gpu_name": "NVIDIA L40S",
+        "gpu_pci_address": "0000:00:07.0",
         "gpu_sm_clock_hertz": 210_000_000,
         "gpu_memory_clock_hertz": 405_000_000,
         "gpu_temperature_celsius": 32,

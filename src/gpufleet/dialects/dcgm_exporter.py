@@ -160,7 +160,8 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     gpu = View(kind=ViewKind.GPU, side=side, uuid=uuid or None, pci_address=address, index=index)
     instance, name = text_of(labels, "GPU_I_ID"), text_of(labels, "modelName")
     if not instance:
-        return SeriesSubject(machine=machine, view=gpu, name=name, guest=bool(guest))
+        texts = (("gpu_pci_address", address or ""),)
+        return SeriesSubject(machine=machine, view=gpu, name=name, texts=texts, guest=bool(guest))
     # No page has the UUID of a MIG device. GPU and instance id identify it for this exporter only.
     mig = View(kind=ViewKind.MIG, side=side, instance=f"{uuid or address}/{instance}", parent=gpu.key)
     return SeriesSubject(machine=machine, view=mig, name=name, guest=bool(guest))

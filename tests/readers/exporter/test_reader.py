@@ -102,7 +102,8 @@ def test_page_of_a_real_exporter_is_read_to_the_unit(over: str, chunked: bool, t
     assert values["gpu_power_watts"] == 35.686
     assert values["gpu_sm_clock_hertz"] == 210_000_000
     assert values_by_view(slow)[f"gpu/{UUID}"]["gpu_remapped_rows_correctable"] == 0
-    assert values_by_view(static)[f"gpu/{UUID}"] == {"gpu_name": "NVIDIA L40S"}
+    texts = {"gpu_name": "NVIDIA L40S", "gpu_pci_address": "0000:00:07.0"}
+    assert values_by_view(static)[f"gpu/{UUID}"] == texts
     for done in (fast, slow, static):
         for sample in done.samples:
             assert sample.provenance is Provenance.IMPORTED

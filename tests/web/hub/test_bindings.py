@@ -356,6 +356,18 @@ async def test_usage_of_an_ended_allocation_lacks_a_gpu_added_later(tmp_path: Pa
         assert await fleet.usage("b") == before
 
 
+async def test_usage_of_an_ended_allocation_lacks_an_imported_gpu_added_later(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site, 60 * MINUTE)
+        await fleet.write_power("gpu-9", 1, 700.0, 1, pci_bus_id="00000000:01:00.0")
+        await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0), valid_to=fleet.time(10))
+        before = await fleet.usage("b")
+        for number in (1, 2):
+            await fleet.write_power("gpu-9", number, 700.0, 20, pci_bus_id=f"00000000:0{number}:00.0")
+        assert before["gpus"] == 1
+        assert await fleet.usage("b") == before
+
+
 async def test_past_of_a_renamed_machine_cannot_be_allocated_again(fleet: Fleet) -> None:
     await swap_names(fleet)
     status, problem = await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(2), valid_to=fleet.time(8))
