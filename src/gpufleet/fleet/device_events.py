@@ -145,8 +145,7 @@ class DeviceStates:
 
         If another GPU was read at the address before, that GPU has failed, and this device has replaced it.
         """
-        unnamed = View(kind=view.kind, side=view.side, pci_address=view.pci_address).key
-        state, failed = self._states.pop(unnamed, None), self._failed.pop(unnamed, None)
+        state, failed = self._states.pop(view.unnamed_key, None), self._failed.pop(view.unnamed_key, None)
         if self._occupants.get(view.pci_address or "", view.key) != view.key:
             return
         if state is not None:

@@ -72,6 +72,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.kind + "/instance/" + str(self.instance)
 
     @property
+    def unnamed_key(self) -> str:
+        """Key of the device for a reader that does not know its UUID."""
+        return self.key if self.pci_address is None else self.kind + "/pci/" + self.pci_address
+
+    @property
     def named(self) -> bool:
         """Return whether the device has an identity of its own, not only a position in a list."""
         return bool(self.uuid or self.pci_address)

@@ -1,6 +1,7 @@
 """Failures of devices that several readers observe: one failure and one recovery."""
 
 import msgspec
+import pytest
 
 from gpufleet.agent.events.timeline import Timeline
 from gpufleet.fleet.device_events import DeviceStates
@@ -18,6 +19,7 @@ class Failing(World):
         self.timeline = Timeline(self.clock)
         self.states = {reader: DeviceStates(reader) for reader in ("nvml", "dcgm")}
         self.gpu = gpu(0)
+        self.newest: tuple[Event, ...] = ()
 
     def read(self, seconds: float, **states: str) -> list[tuple[str, str]]:
         """Let readers report states after some seconds; return kind and sources of the events."""
@@ -31,6 +33,7 @@ class Failing(World):
         outcome = self.timeline.emit_pending(self.state, everything=True)
         assert outcome is not None
         assert outcome.round is not None
+        self.newest = outcome.round.events
         return [(event.kind, event.attributes["sources"]) for event in outcome.round.events]
 
 
@@ -54,6 +57,34 @@ def test_recovery_after_a_loss_in_the_kernel_log_is_an_event() -> None:
     assert ("gpu_lost", "kmsg") in machine.read(10, nvml="lost")
     machine.gpu = gpu(0)
     assert machine.read(10, nvml="ok") + machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+
+
+@pytest.mark.parametrize("order", [("log", "nvml", "dcgm"), ("nvml", "log", "dcgm"), ("nvml", "dcgm", "log")])
+def test_loss_before_the_start_is_one_event(order: tuple[str, ...]) -> None:
+    """The driver knows the address only. The log and an engine that has run since before the loss know the UUID."""
+    world = Failing()
+    unnamed, at = msgspec.structs.replace(gpu(0), uuid=None), world.clock.now_ns()
+    logged = {"sources": "kmsg", "log_seq": "1"}
+    for name in order:
+        reader, view = ("kmsg" if name == "log" else name), (unnamed if name == "nvml" else gpu(0))
+        lost = Event(view=view, kind="gpu_lost", at=at - 3600 * 10**9, attributes=logged)
+        if name != "log":
+            lost = msgspec.structs.replace(lost, at=at, attributes={"sources": name})
+        samples = () if name == "log" else (world.sample(reader, Lane.FAST, view, {"gpu_state": "lost"}),)
+        lane = Lane.EVENT if name == "log" else Lane.FAST
+        done = Round(samples=samples, events=(lost,))
+        world.state.apply(world.timeline.take(world.outcome(reader, lane, done), world.state))
+    assert [kind for kind, _ in world.read(0)] == ["gpu_lost"]
+    assert [event.view for event in world.newest] == [gpu(0)]
+
+
+def test_second_loss_in_the_kernel_log_is_an_event() -> None:
+    machine = Failing()
+    for number in 1, 2:
+        logged = {"sources": "kmsg", "log_seq": str(number)}
+        lost = Event(view=gpu(0), kind="gpu_lost", at=machine.clock.now_ns(), attributes=logged)
+        machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(lost,))), machine.state)
+        assert machine.read(3600) == [("gpu_lost", "kmsg")]
 
 
 def test_error_beside_a_loss_is_no_event() -> None:

@@ -21,20 +21,32 @@ class DeviceFailures:
         self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
         self._failing: dict[str, set[str]] = {}  # view key to the readers that observe a failure
         self._recovered: dict[str, list[Event]] = {}  # view key to recoveries that other readers do not observe yet
+        self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed GPU with a UUID there
+
+    def name(self, view: View) -> None:
+        """Move the failure of a GPU that was known by its PCI address only to its key with the UUID."""
+        if view.key == view.unnamed_key:
+            return
+        if view.unnamed_key in self._failed:
+            self._failed.setdefault(view.key, self._failed.pop(view.unnamed_key))
+            self._failing.setdefault(view.key, set()).update(self._failing.pop(view.unnamed_key, ()))
+        if view.key in self._failed and view.pci_address is not None:
+            self._places[view.pci_address] = view.key
 
     def is_repeated(self, event: Event, is_failed: Callable[[str], bool | None]) -> bool:
         """Record the failure that a reader observed; return whether it is part of a known failure.
 
         As for one reader, an error of a device that is lost or needs a reset is part of that failure. A failure whose
         reader stopped is over once no current state is a failure. The kernel log has no recoveries: none waits for it.
+        A reader that started after a loss knows the GPU by its address only, while the log and other readers name it.
 
         Args:
             event: the failure.
             is_failed: as for `expire`, by the states before this pass.
         """
-        key, kind = _key(event), EventKind(event.kind)
+        key, kind = self._key(event.view), EventKind(event.kind)
         self._recovered.pop(key, None)
-        if key in self._failed and not is_failed(key):
+        if key in self._failed and self._is_over(key, event, is_failed):
             self._complete(key, [])
         if log_seq(event) is None:
             self._failing.setdefault(key, set()).add(_source(event))
@@ -42,6 +54,8 @@ class DeviceFailures:
         if kind is before or (kind is EventKind.GPU_FAILED and before is not None):
             return True
         self._failed[key] = kind
+        if event.view is not None:
+            self.name(event.view)
         return False
 
     def recover(self, event: Event) -> list[Event]:
@@ -49,7 +63,9 @@ class DeviceFailures:
 
         The events have one time, that of the last recovery.
         """
-        key = _key(event)
+        if event.view is not None:
+            self.name(event.view)
+        key = self._key(event.view)
         held = [*self._recovered.pop(key, ()), event]
         failing = self._failing.get(key, set())
         failing.discard(_source(event))
@@ -71,7 +87,7 @@ class DeviceFailures:
             source: name of the reader.
         """
         kind = FAILURE_OF_STATE.get(state)
-        if kind is None or view.key in self._failed:
+        if kind is None or self._key(view) in self._failed:
             return None
         self._failed[view.key] = kind
         self._failing.setdefault(view.key, set()).add(source)
@@ -93,6 +109,19 @@ class DeviceFailures:
             events += completed if failed is False else []
         return events
 
+    def _key(self, view: View | None) -> str:
+        """Return the key of a device; of a GPU without UUID, that of the failed GPU at its address."""
+        if view is None:
+            return ""
+        named = self._places.get(view.pci_address or "", "") if view.uuid is None else ""
+        return named if named in self._failed else view.key
+
+    def _is_over(self, key: str, event: Event, is_failed: Callable[[str], bool | None]) -> bool:
+        """Return whether no current state is a failure. The first state of a GPU does not end a loss in the log."""
+        states = {is_failed(one) for one in (key, event.view.unnamed_key if event.view else key)}
+        is_first = states == {None} and not self._failing.get(key) and log_seq(event) is None
+        return True not in states and not is_first
+
     def _complete(self, key: str, held: list[Event]) -> list[Event]:
         self._failed.pop(key, None)
         self._failing.pop(key, None)
@@ -108,10 +137,6 @@ def is_failure(event: Event) -> bool:
 def is_recovery(event: Event) -> bool:
     """Return whether the event is the recovery of a device."""
     return event.view is not None and event.kind == EventKind.GPU_RECOVERED
-
-
-def _key(event: Event) -> str:
-    return event.view.key if event.view else ""
 
 
 def _source(event: Event) -> str:

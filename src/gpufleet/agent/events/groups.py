@@ -12,6 +12,7 @@ import msgspec
 
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.time import NANOS
+from gpufleet.model.view import View
 
 HOLD_SECONDS = 2.0
 SAME_SECONDS = 5.0
@@ -102,6 +103,20 @@ class EventGroups:
         if is_repeated:
             return
         groups.append(EventGroup({source: event}, {source: 1}, now, event.at, part, log_seq=log_seq(event)))
+
+    def name(self, view: View) -> bool:
+        """Name the device of held groups that have its address only; return whether there are any."""
+        if view.key == view.unnamed_key:
+            return False
+        found = False
+        for (key, kind, code), groups in list(self._groups.items()):
+            held = [group for group in groups if not group.emitted] if key == view.unnamed_key else []
+            for group in held:
+                groups.remove(group)
+                group.events = {source: msgspec.structs.replace(one, view=view) for source, one in group.events.items()}
+                self._groups.setdefault((view.key, kind, code), []).append(group)
+                found = True
+        return found
 
     def due_in(self, now: float) -> float | None:
         """Return the seconds until an event is due, or None if no group is held."""

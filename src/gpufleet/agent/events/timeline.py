@@ -83,7 +83,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
         """Note the place of a GPU, and move counts from its first key, the PCI address, to its UUID key."""
         if not view.uuid or not view.pci_address:
             return
-        before, after = f"{view.kind}/pci/{view.pci_address}", view.key
+        before, after = view.unnamed_key, view.key
         self.places[view.pci_address] = after
         for code, count in self.counts.pop(before, {}).items():
             of_device = self.counts.setdefault(after, {})
@@ -271,7 +271,12 @@ class Timeline:
             for recovery in self._failures.recover(event):
                 self._groups.take(recovery, now)
             return
-        self._groups.take(event, now, is_repeated=is_failure(event) and self._failures.is_repeated(event, is_failed))
+        is_repeated = False
+        if is_failure(event):
+            if event.view is not None and self._groups.name(event.view):
+                self._failures.name(event.view)
+            is_repeated = self._failures.is_repeated(event, is_failed)
+        self._groups.take(event, now, is_repeated=is_repeated)
 
     def _resume(self, sample: Sample, state: AgentState, now: float) -> None:
         """Add the event of a failure that a sample shows, if no known failure of the device has one."""
@@ -360,7 +365,7 @@ def _unended_failures(events: Iterable[Event]) -> dict[str, tuple[View, int]]:
             failed[view.key] = view, event.at
         elif is_recovery(event):
             failed.pop(view.key, None)
-            failed.pop(f"{view.kind}/pci/{view.pci_address}", None)
+            failed.pop(view.unnamed_key, None)
     return failed
 
 
