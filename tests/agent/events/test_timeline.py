@@ -203,6 +203,31 @@ def test_recovery_that_a_reader_observes_is_one_event(others_passed: bool) -> No
     assert [event.kind for event in events] == ["gpu_lost", "gpu_recovered"]
 
 
+@pytest.mark.parametrize("uuid", [gpu(0).uuid, None], ids=["by UUID", "by address"])
+@pytest.mark.parametrize(("boot", "repeated"), [("boot-1", []), ("boot-2", ["gpu_lost"])])
+def test_loss_before_a_restart_is_not_repeated(boot: str, repeated: list[str], uuid: str | None) -> None:
+    """After a boot it is reported again: the boot has not repaired the GPU."""
+    first = Machine()
+    first.report(Event(view=gpu(0), kind="gpu_lost", at=1, attributes={"sources": "nvml"}))
+    first.emit_pending()
+    second = Machine(first.timeline.state_to_save(first.state), boot=boot)
+    assert gpu(0).key in second.state.views(), "a lane without states has passed"
+    found: list[list[str]] = []
+    unnamed = msgspec.structs.replace(gpu(0), uuid=uuid)
+    for view, state, kind in (
+        (unnamed, "lost", "gpu_lost"),
+        (gpu(0), "ok", "gpu_recovered"),
+        (gpu(0), "lost", "gpu_lost"),
+    ):
+        second.clock.advance(60)
+        sample = second.sample("nvml", Lane.FAST, view, {"gpu_state": state})
+        shown = Event(view=view, kind=kind, at=second.clock.now_ns(), attributes={"sources": "nvml"})
+        outcome = second.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=(shown,)))
+        second.state.apply(second.timeline.take(outcome, second.state))
+        found.append([event.kind for event in second.emit_pending()])
+    assert found == [repeated, ["gpu_recovered"], ["gpu_lost"]]
+
+
 def test_recovery_before_a_restart_is_not_repeated() -> None:
     first = Machine()
     unnamed = msgspec.structs.replace(gpu(0), uuid=None)

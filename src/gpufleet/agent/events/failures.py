@@ -23,6 +23,11 @@ class DeviceFailures:
         self._recovered: dict[str, list[Event]] = {}  # view key to recoveries that other readers do not observe yet
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed GPU with a UUID there
 
+    def restore(self, view: View, kind: EventKind) -> None:
+        """Record a failure that was reported before the agent's start, in this boot of the machine."""
+        self._failed[view.key] = kind
+        self.name(view)
+
     def name(self, view: View) -> None:
         """Move the failure of a GPU that was known by its PCI address only to its key with the UUID."""
         if view.key == view.unnamed_key:
@@ -97,7 +102,7 @@ class DeviceFailures:
         """Return the events of recoveries whose remaining failures do not count.
 
         Args:
-            is_failed: returns whether the state of a device by view key is a failure; None for a device that is gone.
+            is_failed: returns whether the state of a device by view key is a failure; None for a device without state.
         """
         events: list[Event] = []
         for key, held in list(self._recovered.items()):
@@ -117,7 +122,10 @@ class DeviceFailures:
         return named if named in self._failed else view.key
 
     def _is_over(self, key: str, event: Event, is_failed: Callable[[str], bool | None]) -> bool:
-        """Return whether no current state is a failure. The first state of a GPU does not end a loss in the log."""
+        """Return whether no current state is a failure.
+
+        A failure in the log or before the start, which no reader has observed, outlasts the time without states.
+        """
         states = {is_failed(one) for one in (key, event.view.unnamed_key if event.view else key)}
         is_first = states == {None} and not self._failing.get(key) and log_seq(event) is None
         return True not in states and not is_first

@@ -183,6 +183,8 @@ class Timeline:
         self._groups = EventGroups()
         self._failures = DeviceFailures()
         self._unended = _unended_failures(saved.events if saved else ())
+        for view, event in self._unended.values() if old else ():
+            self._failures.restore(view, EventKind(event.kind))
         self._occupants = dict(saved.occupants) if saved else {}
         self._next_sample = clock.monotonic()
 
@@ -315,8 +317,8 @@ class Timeline:
         To reset a GPU, an operator stops the agent: no reader observes the recovery.
         """
         events: list[Event] = []
-        for key, (view, failed_at) in list(self._unended.items()) if self._unended and not state.missing() else ():
-            if self._is_replaced(view, failed_at):
+        for key, (view, failure) in list(self._unended.items()) if self._unended and not state.missing() else ():
+            if self._is_replaced(view, failure.at):
                 del self._unended[key]
                 continue
             known = _resolve(view, state) or view
@@ -324,7 +326,8 @@ class Timeline:
             if shown is None or shown.value != OK:
                 continue  # gone, or without an answer: it may be back later
             del self._unended[key]
-            events.append(Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader}))
+            recovery = Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader})
+            events += self._failures.recover(recovery)
         return events
 
     def _is_known(self, event: Event) -> bool:
@@ -351,18 +354,18 @@ class Timeline:
             yield _sample(view, at, values, dims)
 
 
-def _unended_failures(events: Iterable[Event]) -> dict[str, tuple[View, int]]:
-    """Return the devices with a failure that no later event ended, and its time; `events` are in order of time.
+def _unended_failures(events: Iterable[Event]) -> dict[str, tuple[View, Event]]:
+    """Return the devices with a failure that no later event ended, and its event; `events` are in order of time.
 
     A device that was known by its address only can have its UUID once it has recovered.
     """
-    failed: dict[str, tuple[View, int]] = {}
+    failed: dict[str, tuple[View, Event]] = {}
     for event in events:
         view = event.view
         if view is None:
             continue
         if is_failure(event):
-            failed[view.key] = view, event.at
+            failed[view.key] = view, event
         elif is_recovery(event):
             failed.pop(view.key, None)
             failed.pop(view.unnamed_key, None)
@@ -376,12 +379,9 @@ def _sample(
 
 
 def _is_failed(key: str, state: AgentState, now: float) -> bool | None:
-    """Return whether the state of a device is a failure, None for a device that is gone."""
-    readings = current_readings(key, state, now)
-    if readings is None:
-        return None
-    reading = readings.get(STATE)
-    return reading is not None and reading.value not in (None, OK)
+    """Return whether the state of a device is a failure, None for a device that is gone or has no state yet."""
+    reading = (current_readings(key, state, now) or {}).get(STATE)
+    return None if reading is None else reading.value not in (None, OK)
 
 
 def _resolve(view: View | None, state: AgentState) -> View | None:
