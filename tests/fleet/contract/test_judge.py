@@ -86,6 +86,19 @@ def test_unknown_facts_of_a_lost_machine_are_no_second_fault() -> None:
     assert alone.status is ItemStatus.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    "item", ["node.holders", "metadata.gpu_uuid", "exposition.usage", "exposition.condition", "exposition.values"]
+)
+def test_item_about_reporting_gpus_is_unknown_without_any(item: str) -> None:
+    quiet = machine(reporting_gpus=0, identified_gpus=0, usage_gpus=0, condition_gpus=0)
+    alone = next(one for one in judge_cluster(CONTRACT, two(quiet, quiet)).items if one.item == item)
+    assert alone.status is ItemStatus.UNKNOWN
+    verdict = judge_cluster(CONTRACT, two(second=quiet))
+    found = next(one for one in verdict.items if one.item == item)
+    assert (found.status, found.machines) == (ItemStatus.MET, {ItemStatus.MET: 1, ItemStatus.UNKNOWN: 1})
+    assert verdict.not_visible == ("exposition.gpus_report",)
+
+
 def test_only_the_gpus_that_an_item_concerns_are_not_visible() -> None:
     verdict = judge_cluster(CONTRACT, two(machine(usage_gpus=6), machine(identified_gpus=5)))
     assert verdict.not_visible == ("metadata.gpu_uuid", "exposition.usage")

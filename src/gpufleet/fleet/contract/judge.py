@@ -257,17 +257,22 @@ class _ClusterJudge:
 def _joint_status(groups: Sequence[MachineGroup], outcomes: Sequence[CheckOutcome]) -> ItemStatus:
     """Return the status of an item about machines.
 
-    Unknown outcomes of machines without a current report count only if no machine meets the item: the items about
-    freshness judge these machines.
+    Unknown outcomes of machines without a current report, or without reporting GPUs, count only if no machine meets the
+    item: the items about freshness and reporting GPUs judge these machines.
     """
     found = {one.status for one in outcomes}
-    of_current = {o.status for g, o in zip(groups, outcomes, strict=True) if g.facts.is_current is not False}
+    of_current = {o.status for g, o in zip(groups, outcomes, strict=True) if _has_values(g.facts)}
     if ItemStatus.NOT_MET in found:
         return ItemStatus.NOT_MET
     if ItemStatus.UNKNOWN in of_current:
         return ItemStatus.UNKNOWN
     order = (ItemStatus.MET, ItemStatus.UNKNOWN, ItemStatus.NOT_APPLICABLE)
     return next(one for one in order if one in found)
+
+
+def _has_values(machine: MachineFacts) -> bool:
+    """Return whether a machine has current values, as far as is known."""
+    return machine.is_current is not False and machine.reporting_gpus != 0
 
 
 def _visibility(must: Sequence[ItemVerdict], failed: Sequence[ItemVerdict], reporting: int | None) -> ClusterVisibility:

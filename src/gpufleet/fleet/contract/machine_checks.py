@@ -110,14 +110,21 @@ def _most(name: str, limit: str, what: str, unit: str) -> MachineRun:
     return run
 
 
+def _without_values(what: str) -> CheckOutcome:
+    """Return the outcome of a machine without reporting GPUs."""
+    return unknown(f"the number of GPUs {what}, because no GPU of the machine reports")
+
+
 def _all_gpus(name: str, total: str, what: str) -> MachineRun:
-    """Return the check that a number of GPUs reaches the total; missing ones are not visible."""
+    """Return the check that a number of GPUs reaches the total, unknown for 0 of 0; missing ones are not visible."""
 
     def run(machine: MachineFacts, _facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
         count: int | None = getattr(machine, name)
         expected: int | None = getattr(machine, total)
         if count is None or expected is None:
             return unknown(f"the number of GPUs {what}")
+        if count == expected == 0:
+            return _without_values(what)
         found = f"{count} of {expected} GPUs {what}"
         return met(found) if count >= expected else not_met(found, expected - count)
 
@@ -125,12 +132,14 @@ def _all_gpus(name: str, total: str, what: str) -> MachineRun:
 
 
 def _no_gpus(name: str, what: str) -> MachineRun:
-    """Return the check that a number of GPUs is 0."""
+    """Return the check that a number of GPUs is 0; unknown if none reports."""
 
     def run(machine: MachineFacts, _facts: ClusterFacts, _: ContractLimits) -> CheckOutcome:
         count: int | None = getattr(machine, name)
         if count is None:
             return unknown(f"the number of GPUs {what}")
+        if count == machine.reporting_gpus == 0:
+            return _without_values(what)
         found = f"{counted(count, 'GPU')} {what}"
         return met(found) if count == 0 else not_met(found, count)
 

@@ -98,6 +98,8 @@ def _rules() -> Iterator[str]:
         "- Without a current report of a machine, items about its readings, sender and driver are unknown for it. The",
         "  other machines decide, if one meets the item. The items about freshness, missing GPUs, identity, placement",
         "  and the mechanism of reports judge this machine, too.",
+        "- Items about reporting GPUs are unknown for a machine without reporting GPUs. Here, too, other machines",
+        "  decide, if one meets the item.",
         "- While the store or the registry does not answer, the items that need it become unknown.",
         "- The percentage is that of met MUST items. Waived items and items that are not applicable do not count.",
         "",
