@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.model.api.usage import DeviceUsage
 from tests.cli.test_query import run
 from tests.web.hub.site import running_site
 from tests.web.hub.test_holder_usage import report_example, used_throughout
@@ -56,3 +57,11 @@ async def test_usage_of_allocations_has_no_column_of_holders(cluster: Cluster) -
     (total,) = await rows(cluster, "--group-by", "tenant", "--cluster", "local")
     assert (total["tenant"], total["gpus"]) == ("total", "0")
     assert "holder" not in total
+
+
+async def test_energy_has_the_hours_for_which_it_is_known(cluster: Cluster) -> None:
+    cluster.site.store.device_usage = lambda intervals: [  # type: ignore[method-assign]
+        DeviceUsage(energy_joules=360_000.0, energy_seconds=360.0) for _ in intervals
+    ]
+    found = await rows(cluster, "--group-by", "namespace")
+    assert (found[0]["held"], found[0]["energy"], found[0]["energy-hours"]) == ("0.500", "0.100 kWh", "0.100")

@@ -585,6 +585,7 @@ def test_fleet_shows_usage_by_team_and_namespace(visit: Visit) -> None:
         row = usage.locator("tbody tr").filter(has_text=name).first
         assert float(row.locator("td").nth(1).inner_text()) > 0  # hours held
         expect(usage.locator("tbody tr").last).to_contain_text("total")
+        expect(usage.locator("tbody tr").last).to_contain_text("known for")  # energy
 
 
 def test_page_works_below_a_path_prefix(browser: Browser, hub: Hub) -> None:

@@ -71,6 +71,7 @@ def usage_tables(found: UsageAnswer) -> Parts:
         TextColumn("shared", wide=True, right=True),
         TextColumn("replica-hours", wide=True, right=True),
         TextColumn("energy", rank=3, right=True),
+        TextColumn("energy-hours", rank=3, right=True),
         TextColumn("energy-source", wide=True),
         TextColumn("cost", rank=2, right=True),
     )
@@ -108,6 +109,7 @@ def _usage_cells(row: UsageRow, currency: str | None) -> tuple[Cell, ...]:
         count_cell(row.gpus),
         *(Cell(f"{one:.3f}", key=one) for one in (*hours, row.shared_gpu_hours, row.replica_hours)),
         Cell() if row.energy_kwh is None else Cell(f"{row.energy_kwh:.3f} kWh", key=row.energy_kwh),
+        Cell() if row.energy_kwh is None else Cell(f"{row.energy_gpu_hours:.3f}", key=row.energy_gpu_hours),
         Cell() if row.energy_kwh is None else Cell(str(row.energy_source)),
         Cell(absent=str(row.cost_absent or ""))
         if row.cost is None

@@ -77,6 +77,12 @@ function groupText({ group, holder_absent: absent }, name) {
   return element("span", { class: "absent" }, absent ?? "none");
 }
 
+/** Create the energy of a group with the hours for which it is known. */
+function energyCell(row) {
+  const known = `known for ${row.energy_gpu_hours.toFixed(2)} GPU-hours`;
+  return [`${row.energy_kwh.toFixed(3)} kWh`, element("small", null, known)];
+}
+
 function cells(row, currency) {
   const hours = (value) => value.toFixed(2);
   return [
@@ -86,7 +92,7 @@ function cells(row, currency) {
     hours(row.idle_gpu_hours),
     hours(row.unknown_gpu_hours),
     row.known_ratio === null ? "unknown" : percentText(row.known_ratio),
-    row.energy_kwh === null ? "unknown" : `${row.energy_kwh.toFixed(3)} kWh`,
+    row.energy_kwh === null ? "unknown" : energyCell(row),
     row.cost === null ? element("span", { class: "absent" }, row.cost_absent) : `${row.cost.toFixed(2)} ${currency}`,
   ];
 }
