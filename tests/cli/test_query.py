@@ -375,6 +375,16 @@ async def test_nodes_show_model_utilisation_power_and_holder(real_uuid: Site) ->
     }
 
 
+async def test_nodes_show_how_many_gpus_a_value_includes(tmp_path: Path) -> None:
+    at = now()
+    known = gpu_sample(gpu_view(0), at, gpu_power_watts=100.0, gpu_utilization_ratio=0.5, gpu_name="NVIDIA H200")
+    other = gpu_sample(gpu_view(1), at, gpu_power_watts=60.0, gpu_name="NVIDIA H200")
+    async with running_site(tmp_path) as site:
+        await site.post(encode(make_batch(1, at, samples=(known, other))))
+        code, out, err = await run("query", "nodes", "--columns", "util,power", "--hub", site.hub.url)
+    assert (code, out.splitlines()[1].split("\t")) == (0, ["50 % (1/2)", "160 W"]), err
+
+
 @pytest.mark.parametrize("name", ["GPU-5a61abb5", "5a61abb5", UUID, f"gpu/{UUID}", "node-a/1b:00.0", "node-a/0"])
 async def test_events_are_filtered_by_short_id(real_uuid: Site, name: str) -> None:
     for option in ("--gpu", "--view"):

@@ -31,6 +31,11 @@ def percent_text(value: float) -> str:
     return f"{value * 100:.0f} %" if value == 0 or value >= 0.1 else f"{value * 100:.1f} %"
 
 
+def included_text(count: int, total: int) -> str:
+    """Return how many of the devices a mean or sum includes, after it; empty if it includes all of them."""
+    return f" ({count}/{total})" if 0 < count < total else ""
+
+
 def seconds_text(value: float) -> str:
     """Format a duration in seconds with a suitable unit."""
     if value < 1:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpufleet.exporters.display import bytes_text, percent_text, seconds_text
+from gpufleet.exporters.display import bytes_text, included_text, percent_text, seconds_text
 from gpufleet.model.view import ViewKind
 from gpufleet.top.columns import (
     device_head,
@@ -184,7 +184,7 @@ def _totals(devices: Iterable[DeviceRow]) -> Line:
     memory = [(used, total) for used, total in sized if used is not None and total is not None]
 
     def included(known: Sequence[object]) -> str:
-        return f" ({len(known)}/{len(gpus)})" if 0 < len(known) < len(gpus) else ""
+        return included_text(len(known), len(gpus))
 
     used = memory_text(sum(one[0] for one in memory), sum(one[1] for one in memory)) if memory else NOTHING
     facts = [

@@ -111,6 +111,7 @@ async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None
         gpu_sample(gpu_view(n), at, gpu_power_watts=100.0, gpu_utilization_ratio=n / 2, gpu_name="NVIDIA H200")
         for n in range(2)
     )
+    samples += (gpu_sample(gpu_view(2), at, gpu_power_watts=50.0, gpu_name="NVIDIA H200"),)
     batch = make_batch(1, at, samples=(host_sample(at), *samples))
     (report,) = batch.reports
     batch = msgspec.structs.replace(batch, reports=(msgspec.structs.replace(report, holdings=holdings),))
@@ -118,8 +119,9 @@ async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None
     status, document = await site.request("/v1/nodes/gpus?cluster=local")
     assert status == 200
     (row,) = document["items"]
-    assert row["models"] == {"NVIDIA H200": 2}
-    assert (row["utilization_ratio"], row["power_watts"]) == (0.25, 200.0)
+    assert row["models"] == {"NVIDIA H200": 3}
+    assert (row["utilization_ratio"], row["utilization_gpus"]) == (0.25, 2)
+    assert (row["power_watts"], row["power_gpus"]) == (250.0, 3)
     assert [(one["holder"]["name"], one["devices"], one["verdict"]) for one in row["holders"]] == [
         ("train-0", 2, "agreed")
     ]

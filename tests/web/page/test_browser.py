@@ -561,6 +561,24 @@ def test_topology_shows_links_and_parts(visit: Visit) -> None:
     assert page.locator("main script, main img").count() == 0
 
 
+def test_fleet_states_how_many_gpus_a_value_includes(visit: Visit) -> None:
+    """Of the two GPUs of each node, one reports no utilisation."""
+
+    def drop(route: Route) -> None:
+        document = route.fetch().json()
+        items = [{**one, "utilization_gpus": 1} for one in document["items"]]
+        route.fulfill(json={**document, "items": items})
+
+    visit.page.route("**/v1/nodes/gpus?*", drop)
+    page = visit.open(Role.OPERATOR)
+    page.get_by_label("Node", exact=True).fill(FLEET.node(1, 3).name)
+    top = page.get_by_role("region", name="Top nodes").locator("tbody td")
+    expect(top.nth(1)).to_contain_text("1 of 2 GPUs")
+    expect(top.nth(2)).not_to_contain_text("GPUs")  # all report power
+    nodes = page.get_by_role("region", name="Nodes", exact=True).locator("tbody")
+    expect(nodes).to_contain_text("1 of 2 GPUs, at")
+
+
 def test_fleet_lists_the_highest_values(visit: Visit) -> None:
     page = visit.open(Role.OPERATOR)
     nodes = page.get_by_role("region", name="Top nodes").locator("tbody tr")

@@ -45,7 +45,7 @@ from gpufleet.cli.query.request import (
 )
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.cli.times import time_parameter
-from gpufleet.exporters.display import percent_text
+from gpufleet.exporters.display import included_text, percent_text
 from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage, NodeRecord
 from gpufleet.model.api.probe import ProbeChangePage
 from gpufleet.model.reading import Value
@@ -209,11 +209,11 @@ def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
     models = ", ".join(
         name if named == found.models and len(named) == 1 else f"{count} x {name}" for name, count in named.items()
     )
-    busy, power = found.utilization_ratio, found.power_watts
+    busy, power, gpus = found.utilization_ratio, found.power_watts, sum(found.models.values())
     return (
         model_cell(models),
-        Cell() if busy is None else Cell(percent_text(busy), key=busy),
-        Cell() if power is None else Cell(watts_text(power), key=power),
+        Cell() if busy is None else Cell(percent_text(busy) + included_text(found.utilization_gpus, gpus), key=busy),
+        Cell() if power is None else Cell(watts_text(power) + included_text(found.power_gpus, gpus), key=power),
         node_holders_cell(found.holders, found.holder_states, found.liveness),
     )
 

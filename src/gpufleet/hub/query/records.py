@@ -230,7 +230,9 @@ def node_gpus(node: MachineRecord, gpus: Sequence[GpuRecord], holdings: Sequence
         liveness=node.liveness,
         models=dict(Counter(one.name or "unknown" for one in whole)),
         utilization_ratio=utilization.value if utilization else None,
+        utilization_gpus=utilization.reporting if utilization else 0,
         power_watts=power.value if power else None,
+        power_gpus=power.reporting if power else 0,
         holders=node_holders(holdings, node.liveness),
         holder_states=dict(Counter(one.holders.state for one in gpus if one.holders is not None)),
     )

@@ -313,7 +313,9 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         liveness: of the node.
         models: GPU name to number of GPUs; GPUs without a name count as `unknown`.
         utilization_ratio: mean of the GPUs that report it, or None if none does.
+        utilization_gpus: number of these; `models` counts all GPUs.
         power_watts: sum of the GPUs that report it, or None if none does.
+        power_gpus: number of these.
         holders: present holders of its GPUs, MIG devices and vGPU instances, each once; none unless the node is live or
             late.
         holder_states: number of its devices by holder state, as in `GpuRecord.holders`.
@@ -323,7 +325,9 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     liveness: Liveness | None
     models: dict[str, int]
     utilization_ratio: float | None
+    utilization_gpus: int
     power_watts: float | None
+    power_gpus: int
     holders: tuple[NodeHolder, ...]
     holder_states: dict[HolderState, int] = {}
 

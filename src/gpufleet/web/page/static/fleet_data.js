@@ -23,6 +23,12 @@ export const GPU_CLASSES = {
   holder: ["held", "free", "unknown"],
 };
 
+/** Return how many of the GPUs of a node a value includes, by their models; empty if it includes all of them. */
+function includedText(count, models) {
+  const total = Object.values(models ?? {}).reduce((sum, one) => sum + one, 0);
+  return count < total ? `${count} of ${total} GPUs` : "";
+}
+
 /**
  * Return a node for the map from its rows in `/v1/nodes` and `/v1/nodes/gpus`; the second can be missing. Readings and
  * holders of a node that is neither live nor late are unknown.
@@ -45,7 +51,9 @@ export function makeNode(record, gpus, teams) {
     reporting: record.gpus_reporting,
     models: gpus?.models ?? {},
     utilisation: present?.utilization_ratio ?? null,
+    utilisationOf: includedText(present?.utilization_gpus, gpus?.models),
     power: present?.power_watts ?? null,
+    powerOf: includedText(present?.power_gpus, gpus?.models),
     holders: (present?.holders ?? []).map(holderName),
     holderStates: present?.holder_states ?? {},
     loadedAt: gpus?.loadedAt ?? null,

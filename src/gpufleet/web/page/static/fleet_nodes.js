@@ -209,7 +209,9 @@ function nextLoad(began) {
 function describe(node) {
   const seen = node.seen === null ? "never seen" : `seen ${agoText(node.seen)}`;
   const utilisation =
-    node.utilisation === null ? "utilisation unknown" : `utilisation ${percentText(node.utilisation)}`;
+    node.utilisation === null
+      ? "utilisation unknown"
+      : `utilisation ${percentText(node.utilisation)}${node.utilisationOf && ` of ${node.utilisationOf}`}`;
   return [
     foreign(node.name),
     " in ",
@@ -221,7 +223,8 @@ function describe(node) {
 
 function utilisationOf(node) {
   if (node.utilisation === null) return element("span", { class: "absent" }, "unknown");
-  return [percentText(node.utilisation), element("small", null, `at ${clockText(node.loadedAt)}`)];
+  const small = [node.utilisationOf, `at ${clockText(node.loadedAt)}`].filter(Boolean).join(", ");
+  return [percentText(node.utilisation), element("small", null, small)];
 }
 
 function nodeTable(found) {

@@ -7,7 +7,10 @@ import { gpuLink, nodeLink } from "./labels.js";
 
 const ROWS = 10;
 
-/** Orders of nodes and GPUs: the field of the value, and its text. */
+/**
+ * Orders of nodes and GPUs: the field of the value, and its text. The field with the suffix `Of` states how many GPUs the
+ * value of a node includes.
+ */
 const UTILISATION = ["utilisation", percentText];
 const POWER = ["power", (value) => valueText("watts", value)];
 const TEMPERATURE = ["temperature", (value) => valueText("celsius", value)];
@@ -51,7 +54,9 @@ class TopList {
     const { found, known } = topOf(this.#items, field, ROWS);
     const rows = found.map((item) => [
       ...cells(item),
-      ...Object.values(orders).map(([name, text]) => (item[name] === null ? "unknown" : text(item[name]))),
+      ...Object.values(orders).map(([name, text]) =>
+        item[name] === null ? "unknown" : [text(item[name]), includedNote(item[`${name}Of`])],
+      ),
     ]);
     replace(
       this.#shown,
@@ -59,6 +64,10 @@ class TopList {
       rows.length === 0 ? null : table(label, [...head, ...Object.keys(orders)], rows),
     );
   }
+}
+
+function includedNote(text) {
+  return text ? element("small", null, text) : null;
 }
 
 /** Create the list of nodes. */
