@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,41 @@ def test_finding_has_evidence_times_and_a_stable_id() -> None:
     assert (opened.first, opened.last, opened.opened_at) == (START, START, START)
     assert later.id == opened.id
     assert (later.first, later.last) == (START, START + 60 * NANOS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "firing", "partial", "healthy"),
+    [
+        (
+            "node.gpu_count_mismatch",
+            {"pci_gpus": 8, "nvml_gpus": 8, "kubernetes_gpus": 8, "allocatable_gpus": 7},
+            {"kubernetes_gpus": None, "allocatable_gpus": None},
+            {"allocatable_gpus": 8},
+        ),
+        (
+            "gpu.throttled",
+            {"hardware_slowdown": 1, "temperature_margin_celsius": 9, "slowdown_margin_celsius": 2},
+            {"hardware_slowdown": None},
+            {"hardware_slowdown": 0},
+        ),
+        ("gpu.used_unallocated", {"held": 0, "processes": 1, "utilization_ratio": 0}, {"processes": None}, {"held": 1}),
+    ],
+)
+def test_finding_is_unknown_while_inputs_that_fired_are_missing(
+    rule: str, firing: dict[str, float | None], partial: dict[str, float | None], healthy: dict[str, float | None]
+) -> None:
+    fleet = Fleet([RULES_BY_ID[rule]])
+
+    def judge_hour(facts: Mapping[str, float | None]) -> list[str]:
+        """Return the kinds of the transitions of the first subject."""
+        scope, count = ("machines", 2) if rule.startswith("node.") else ("gpus", 4)
+        table = {name: [value] + [None] * (count - 1) for name, value in facts.items()}
+        return [kind for _ in range(60) for kind, _, _ in fleet.judge(60, **{scope: table})]  # type: ignore[arg-type]
+
+    assert judge_hour(firing) == ["opened"]
+    assert judge_hour(firing | partial) == []
+    assert [one.state for one in fleet.findings.list_open()] == [FindingState.UNKNOWN]
+    assert judge_hour(firing | partial | healthy) == ["closed"]
 
 
 def test_short_fault_opens_nothing() -> None:

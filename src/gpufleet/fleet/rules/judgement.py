@@ -9,7 +9,7 @@ import numpy as np
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.inputs import UPTIME
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import FindingRule, Thresholds
+from gpufleet.fleet.rules.rule import FindingRule, Limits, Thresholds
 
 MAX_EVIDENCE_TEXT = 256
 """Maximum length of a text of evidence."""
@@ -48,6 +48,26 @@ class RuleVerdicts(msgspec.Struct, frozen=True):
         if row is None or self.unknown[row]:
             return RuleVerdict.UNKNOWN
         return RuleVerdict.FIRING if row in self.firing else RuleVerdict.HEALTHY
+
+    def is_unproven(self, row: int, evidence: Mapping[str, str], limits: Limits) -> bool:
+        """Return whether a subject is healthy only because inputs are missing that it had when the rule fired.
+
+        The rule would still fire with their values of that time.
+
+        Args:
+            row: subject.
+            evidence: result of `evidence` when the rule fired.
+            limits: thresholds of the rule.
+        """
+        inputs = {name: self.table.column(name)[row] for name in self.rule.inputs}
+        missing = {name for name, value in inputs.items() if np.isnan(value) and name in evidence}
+        if not missing:
+            return False
+        columns = {
+            name: np.array([float(evidence[name]) if name in missing else value]) for name, value in inputs.items()
+        }
+        with np.errstate(all="ignore"):
+            return bool(self.rule.condition(columns, limits)[0] == 1)
 
     def evidence(self, row: int) -> dict[str, str]:
         """Return the inputs of a subject by name, without missing ones, and without the hub's uptime."""

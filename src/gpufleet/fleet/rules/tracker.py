@@ -2,7 +2,8 @@
 
 - A finding opens after its rule fired for the pending time, and closes after the subject was healthy for the closing
   time. Only time between two verdicts of the same kind counts, at most `MAX_STEP_SECONDS` per judgement.
-- An unknown verdict changes nothing: it neither opens nor closes a finding.
+- An unknown verdict changes nothing: it neither opens nor closes a finding. Health that follows only from inputs that
+  are missing since the rule fired is unknown, too.
 - A finding whose subject is missing from the facts closes after `GONE_SECONDS` between judgements without it.
 - A hidden subject counts as unknown. A rule hides its effects from its first firing on, until its finding is closed.
 - A finding that opened `FLAP_OPENINGS` times within `FLAP_SECONDS` flaps: it closes after this time only. That is time
@@ -132,7 +133,7 @@ class Findings:
             elif retired[row]:
                 self._close(one, TransitionReason.RETIRED, transitions)
                 keep = False
-            elif causes[row] or verdicts.unknown[row]:
+            elif causes[row] or verdicts.unknown[row] or _is_unproven(one, verdicts, row, limits):
                 one.set_unknown(hidden.name(int(causes[row])))
                 keep = one.phase is not FindingPhase.CLOSED or bool(self._recent(one))
             else:
@@ -227,6 +228,10 @@ class Findings:
     def _transition(self, kind: TransitionKind, one: TrackedFinding, reason: TransitionReason) -> FindingTransition:
         closed_at = self.at if kind is TransitionKind.CLOSED else None
         return FindingTransition(kind=kind, at=self.at, reason=reason, finding=one.finding(closed_at))
+
+
+def _is_unproven(one: TrackedFinding, verdicts: RuleVerdicts, row: int, limits: Limits) -> bool:
+    return one.phase is not FindingPhase.CLOSED and verdicts.is_unproven(row, one.evidence, limits)
 
 
 def finding_id(rule: str, scope: str, opened_at: int) -> str:
