@@ -39,6 +39,17 @@ def test_latest_and_samples_have_the_same_types(store: ClickHouseStore) -> None:
     assert latest.types == tuple(types[name] for name in latest.columns)
 
 
+def test_outer_join_has_no_values_without_a_match(store: ClickHouseStore, cluster: str) -> None:
+    sample = Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": 1.0})
+    store.write([accept(cluster, "m", [sample])], cluster)
+    found = store.select(
+        "SELECT holders.kind, holders.replicas, holders.labels, hours.at, hours.samples FROM fleet_devices AS devices "
+        "LEFT JOIN fleet_holders AS holders USING (cluster, machine, view) "
+        f"LEFT JOIN fleet_hours AS hours USING (cluster, machine, view) WHERE devices.cluster = '{cluster}'"
+    )
+    assert found.rows == [(None, None, {}, None, None)]
+
+
 def test_views_show_values_states_absences_texts_and_events(store: ClickHouseStore, cluster: str) -> None:
     values: dict[str, Value | Absent] = {
         "gpu_power_watts": 312.5,

@@ -200,6 +200,8 @@ def limit_settings(limits: SqlLimits) -> dict[str, Any]:
         "max_bytes_ratio_before_external_sort": 0,
         "max_bytes_before_external_join": 0,
         "max_bytes_ratio_before_external_join": 0,
+        # A row of an outer join without a match has no value, and not 0, an empty text or 1970.
+        "join_use_nulls": 1,
         # A condition on a cluster or machine selects subjects: only their samples are read.
         "enable_join_runtime_filters_index_analysis": 1,
         "allow_ddl": 0,

@@ -85,7 +85,7 @@ _COPIES_OF_PODS = f"""(SELECT cluster, maxIf(
     WHERE {_KNOWN_AT} >= {_OLDEST} GROUP BY cluster)"""  # noqa: S608 - names are constants
 """Newest instant at which a present collector of a cluster had a current copy of the pods, in nanoseconds; or 0."""
 
-_PODS = f"""(SELECT cluster, uid, newest, known_at, last, current_at FROM (
+_PODS = f"""(SELECT cluster, uid, newest, known_at, last, ifNull(copies.current_at, 0) AS current_at FROM (
         SELECT cluster, uid, argMaxIf(tuple(namespace, name, node, queue, content), {_KNOWN_AT}, is_end = 0) AS newest,
             maxIf({_KNOWN_AT}, is_end = 0) AS known_at, argMax((is_end, ended_at), ({_KNOWN_AT}, is_end = 0)) AS last
         FROM cluster_objects FINAL WHERE kind = '{ObjectKind.POD}' GROUP BY cluster, uid HAVING countIf(is_end = 0) > 0
