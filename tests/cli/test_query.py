@@ -421,6 +421,19 @@ async def test_unknown_cluster_is_an_error_with_suggestions(real_uuid: Site, com
     assert code == 0
 
 
+@pytest.mark.parametrize(
+    "command", [("top", "--once"), ("record", "readings"), ("findings", "watch")], ids=lambda one: one[0]
+)
+async def test_unknown_cluster_is_an_error_outside_query(
+    real_uuid: Site, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    name, argument = command
+    arguments = (name, str(tmp_path / argument) if name == "record" else argument)
+    code, out, err = await run(*arguments, "--cluster", "locl", "--hub", real_uuid.hub.url)
+    assert (code, out) == (1, "")
+    assert "did you mean local?" in err
+
+
 @pytest.mark.parametrize("command", ["gpus", "changes", "events"])
 async def test_unknown_machine_is_an_error_with_suggestions(real_uuid: Site, command: str) -> None:
     code, out, err = await run("query", command, "--machine", "node-b", "--hub", real_uuid.hub.url)

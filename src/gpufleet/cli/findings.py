@@ -10,7 +10,7 @@ import typer
 
 from gpufleet.cli.fetch import Access, get, get_pages, send
 from gpufleet.cli.finding_changes import watch_findings
-from gpufleet.cli.lookup import SHORT_FINDING_DIGITS, find_finding
+from gpufleet.cli.lookup import SHORT_FINDING_DIGITS, check_names, find_finding
 from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, Json, OptionError, TokenFileOption
 from gpufleet.cli.output import interrupts, print_json, print_tables
 from gpufleet.cli.query.cells import Parts, time_cell
@@ -79,6 +79,8 @@ def watch(
             "since": None if since is None else since.isoformat().replace("+00:00", "Z"),
         }
         page: FindingPage = decode_answer(get_pages(hub, "/v1/findings", query, access), FindingPage, hub)
+        if since is None and not page.items:
+            check_names(hub, cluster, None, access)
         return page
 
     with interrupts() as interrupted:

@@ -13,6 +13,7 @@ import typer
 
 from gpufleet.cli.fetch import Access, HttpError
 from gpufleet.cli.live import open_snapshots
+from gpufleet.cli.lookup import check_names
 from gpufleet.cli.options import AgentUrl, CaOption, CommandError, ConfigFile, OptionError, TokenFileOption
 from gpufleet.cli.times import parse_span
 from gpufleet.codecs.snapshot_json import encode_snapshot
@@ -164,6 +165,7 @@ class FleetSource:
             if size > MAX_GROUP_BYTES:
                 raise CommandError(f"the machines have more than {MAX_GROUP_BYTES >> 20} MiB: select fewer")
         if not documents:
+            check_names(self._hub, self._cluster, None, self._access)
             raise CommandError(f"{self._hub} has no device of these machines")
         self._has_polled = True
         return documents

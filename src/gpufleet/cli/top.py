@@ -15,8 +15,9 @@ import typer
 
 from gpufleet.cli.fetch import Access, get_pages
 from gpufleet.cli.live import SnapshotSource, open_snapshots
+from gpufleet.cli.lookup import check_names
 from gpufleet.cli.options import TIME, AgentUrl, CaOption, CommandError, ConfigFile, OptionError, TokenFileOption
-from gpufleet.cli.query.request import ClusterFilter, MachineFilter, Parameters
+from gpufleet.cli.query.request import ClusterFilter, MachineFilter
 from gpufleet.cli.source import take_snapshot
 from gpufleet.cli.times import parse_span, parse_time
 from gpufleet.model.api.answer import GpuPage
@@ -73,7 +74,7 @@ def top(
     @contextlib.asynccontextmanager
     async def source() -> AsyncIterator["TopSource"]:
         if hub is not None:
-            yield HubSource(hub, {"cluster": cluster, "machine": machine}, access)
+            yield HubSource(hub, cluster, machine, access)
         elif replay is not None:
             with _open_recording(replay, at) as playback:
                 yield playback
@@ -120,23 +121,26 @@ class HubSource:
 
     Args:
         hub: base URL.
-        query: cluster and machine to show.
+        cluster, machine: to show; None for all.
         access: to the hub.
     """
 
-    def __init__(self, hub: str, query: Parameters, access: Access) -> None:
-        self._hub, self._query, self._access = hub, query, access
+    def __init__(self, hub: str, cluster: str | None, machine: str | None, access: Access) -> None:
+        self._hub, self._cluster, self._machine, self._access = hub, cluster, machine, access
 
     async def poll(self) -> Observation:
         """Return the newest observation; raises CommandError."""
         return await asyncio.to_thread(self._fetch)
 
     def _fetch(self) -> Observation:
-        body = get_pages(self._hub, "/v1/gpus", self._query, self._access, MAX_DEVICES + 1)
+        query = {"cluster": self._cluster, "machine": self._machine}
+        body = get_pages(self._hub, "/v1/gpus", query, self._access, MAX_DEVICES + 1)
         try:
             records = msgspec.json.decode(body, type=GpuPage).items
         except msgspec.DecodeError as error:
             raise CommandError(f"{self._hub} does not respond like a hub of this version: {error}") from error
+        if not records:
+            check_names(self._hub, self._cluster, self._machine, self._access)
         return observe_fleet(self._hub, records[:MAX_DEVICES], more=len(records) > MAX_DEVICES)
 
 

@@ -96,8 +96,9 @@ async def test_unknown_machine_and_cluster_have_suggestions(site: Site) -> None:
         ("/v1/clusters/locl", ["local"]),
         ("/v1/clusters/zzz", None),
     ):
-        status, document = await site.request(path)
-        assert (status, document.get("candidates")) == (404, expected), path
+        for method in ("GET", "DELETE"):
+            status, document = await site.request(path, method)
+            assert (status, document.get("candidates")) == (404, expected), (method, path)
 
 
 async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None:

@@ -20,7 +20,6 @@ from gpufleet.hub.liveness.tally import NO_MACHINES, SenderPlaces, in_order, rol
 from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.query.finding_records import FindingCounts, LiveFindings, count_open, evaluation_record
 from gpufleet.hub.query.kubernetes_records import cluster_collection
-from gpufleet.hub.query.names import similar_names, suggestion_text
 from gpufleet.hub.query.paging import PageRequest, ResultPage
 from gpufleet.hub.query.records import CoverageCounter, sender_record
 from gpufleet.hub.receive.clusters import Clusters
@@ -187,7 +186,7 @@ class Overview:
 
     async def cluster(self, id: str) -> ClusterRecord:  # noqa: A002 - the API's name
         """Return a cluster. Raises NotFoundError with similar names."""
-        return (await self._complete([await self._find_cluster(id)], id))[0][0]
+        return (await self._complete([await self._clusters.get(id)], id))[0][0]
 
     async def contract_report(self, id: str) -> ConformanceReport:  # noqa: A002
         """Return the newest report of a served cluster by the adoption contract.
@@ -195,17 +194,10 @@ class Overview:
         Raises:
             NotFoundError: with similar names if there is no such cluster, or if it is closed.
         """
-        record = await self._find_cluster(id)
+        record = await self._clusters.get(id)
         if not record.served:
             raise NotFoundError(f"cluster {id!r} is closed: it is not judged by the adoption contract")
         return self._contract.report(id, record.cluster.spec, self._clock.now_ns())
-
-    async def _find_cluster(self, id: str) -> ClusterRecord:  # noqa: A002
-        try:
-            return await self._clusters.get(id)
-        except NotFoundError as error:
-            similar = similar_names(id, [one.cluster.id for one in await self._clusters.list_all()])
-            raise NotFoundError(f"{error}{suggestion_text(similar)}", similar) from error
 
     async def fleet(self) -> FleetAnswer:
         """Return the fleet overview; in a large fleet up to some seconds old."""

@@ -1,14 +1,16 @@
 """Clusters served by a hub: those in its configuration and those registered with it."""
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
 from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.names import similar_names, suggestion_text
 from gpufleet.model.cluster import Cluster, ClusterRecord, ClusterSpec
-from gpufleet.model.errors import ConflictError
+from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.stored.ledger import MachineCounts
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
@@ -70,11 +72,11 @@ class Clusters:
 
         Raises:
             ConflictError: if the configuration names the cluster.
-            NotFoundError: if there is no such cluster.
+            NotFoundError: with similar names if there is no such cluster.
         """
         if id in self._configured:
             raise ConflictError(f"cluster {id!r} is in the hub's configuration: remove it from `clusters` there")
-        async with self._changing:
+        async with self._suggesting(id), self._changing:
             at = to_datetime(self._clock.now_ns())
             cluster = await self._in_thread(lambda: self._registry.close_cluster(id, at))
             self._served -= {id}
@@ -82,13 +84,25 @@ class Clusters:
         return self._record(cluster, counts)
 
     async def get(self, id: str) -> ClusterRecord:  # noqa: A002
-        """Return a cluster's record. Raises NotFoundError."""
-        return await self._in_thread(lambda: self._record(self._registry.cluster(id), self._registry.machine_counts()))
+        """Return a cluster's record. Raises NotFoundError with similar names."""
+        async with self._suggesting(id):
+            return await self._in_thread(
+                lambda: self._record(self._registry.cluster(id), self._registry.machine_counts())
+            )
 
     async def list_all(self) -> tuple[ClusterRecord, ...]:
         """Return the records of all clusters ever registered, sorted by id."""
         clusters, counts = await self._in_thread(lambda: (self._registry.clusters(), self._registry.machine_counts()))
         return tuple(self._record(one, counts) for one in clusters)
+
+    @contextlib.asynccontextmanager
+    async def _suggesting(self, id: str) -> AsyncIterator[None]:  # noqa: A002
+        """Add similar names to the error of an unknown cluster."""
+        try:
+            yield
+        except NotFoundError as error:
+            similar = similar_names(id, [one.id for one in await self._in_thread(self._registry.clusters)])
+            raise NotFoundError(f"{error}{suggestion_text(similar)}", similar) from error
 
     def _record(self, cluster: Cluster, counts: MachineCounts) -> ClusterRecord:
         return ClusterRecord(
