@@ -125,6 +125,11 @@ async def test_expired_certificate_and_plain_http_are_recognised(node: Node, tmp
     assert judge(hub)["hub_token"] is FAILED, "another server responds"
 
 
+async def test_url_of_the_web_page_is_no_hub(node: Node) -> None:
+    hub = await node.probe(url=f"{node.site.hub.url}/ui/")
+    assert [name for name, verdict in judge(hub).items() if verdict is FAILED] == ["hub_token"]
+
+
 async def test_token_and_cluster_are_judged_by_the_hub(node: Node) -> None:
     for role, cluster, refusal, failed in (
         (Role.OPERATOR, "local", PostRefusal.NOT_A_SENDER, "hub_token"),

@@ -101,8 +101,9 @@ def check_hub_token(facts: NodeFacts) -> CheckResult:
         match hub.answer:
             case HubRefusal(status=401, error=error, detail=detail):
                 return CheckVerdict.FAILED, f"{error}: {detail}", fix
-            case HubRefusal(status=404):
-                return CheckVerdict.UNKNOWN, "the hub's version cannot describe a token", "upgrade the hub"
+            case HubRefusal(status=404, detail=detail):
+                found = f"there is no hub at this URL: {detail}"
+                return CheckVerdict.FAILED, found, "set [hub] url to the root of the hub, without the path of a page"
             case HubRefusal(status=status, error=error, detail=detail):
                 return CheckVerdict.UNKNOWN, f"it answers {status} {error}: {detail}", "see the hub's log"
             case CallerAccess() as access if Role.SENDER not in access.roles:
