@@ -17,6 +17,7 @@ from gpufleet.cli.explain import (
 from gpufleet.cli.options import CommandError
 from gpufleet.cli.table import Layout, render
 from gpufleet.codecs.snapshot_json import encode_snapshot
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState
 from gpufleet.model.time import to_datetime
@@ -165,6 +166,20 @@ def test_readings_are_grouped_by_theme_on_a_terminal() -> None:
     assert [line.split()[0] for line in page if line] == [
         "reading", "activity", "gpu_utilization_ratio", "power", "gpu_power_watts", "gpu_power_limit_watts",
     ]  # fmt: skip
+
+
+def test_long_labels_wrap_and_names_do_not() -> None:
+    labels = "mountpoint=/var/lib/kubelet,device=/dev/mapper/ubuntu--vg-ubuntu--lv,fstype=ext4"
+    name = "host_filesystem_available_bytes"
+    named = lines(f"{name}{{{labels}}}", "gpu_sram_uncorrected_lifetime_errors_total")
+    reason = ExplainedReading(metric="host_cpus", absent=Reason.DRIVER_ERROR, detail="no such file " * 20)
+    explanation = Explanation(subject="vm", facts=(), parts=(ExplainedSubject(title="host", lines=(*named, reason)),))
+    page = render(explanation_tables(explanation), Layout(), width=80).text
+    assert max(map(len, page.splitlines())) <= 80
+    parts = page.split()
+    assert {f"{name}{{", "gpu_sram_uncorrected_lifetime_errors_total", "mountpoint=/var/lib/kubelet,"} <= set(parts)
+    piped = render(explanation_tables(explanation), Layout(), width=None).text
+    assert f"{name}{{{labels}}}" in piped
 
 
 def test_readings_of_several_devices_name_the_device() -> None:

@@ -320,10 +320,11 @@ def explanation_tables(explanation: Explanation) -> list[TextTable | str]:
         for part in explanation.parts
         for line in sorted(part.lines, key=lambda line: theme_order(line.metric))
     ]
+    longest = max((len(line.metric.partition("{")[0]) for part in explanation.parts for line in part.lines), default=0)
     columns = (
         TextColumn("device", wide=True),
         TextColumn("theme"),
-        TextColumn("reading"),
+        TextColumn("reading", wrap=True, least=longest + 1),  # names are not folded, labels are
         TextColumn("value-or-reason", wrap=True),
         TextColumn("reader", rank=2),
         TextColumn("side", rank=3),

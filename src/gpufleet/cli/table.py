@@ -4,6 +4,7 @@ On a terminal a row is one line, except where a column wraps. Identities are nei
 importance are left out if the terminal is too narrow. Without a terminal every column is written in full.
 """
 
+import re
 import textwrap
 import unicodedata
 from collections import Counter
@@ -22,6 +23,9 @@ GAP = "  "
 MIN_CUT, MIN_WRAP = 10, 24
 """Minimum width of a column that may be cut, and of one that may wrap."""
 
+_LABEL_START = re.compile(r"(?<=[{,])(?=[a-z_]+=)")
+"""Place before a label of a series, such as `{device=sda,mode=read}`: a text that wraps may break there."""
+
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -35,6 +39,7 @@ class TextColumn(msgspec.Struct, frozen=True):
         right: aligned to the right.
         cut: free text that may be cut to fit.
         wrap: free text that may take several lines.
+        least: minimum width if it may be cut or wrap; 0 for the default.
     """
 
     name: str
@@ -43,6 +48,7 @@ class TextColumn(msgspec.Struct, frozen=True):
     right: bool = False
     cut: bool = False
     wrap: bool = False
+    least: int = 0
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -219,7 +225,7 @@ def _least(table: TextTable, place: int) -> int:
     column, natural = table.columns[place], _natural(table, place)
     if not column.cut and not column.wrap:
         return natural
-    return min(natural, max(MIN_CUT if column.cut else MIN_WRAP, len(column.name)))
+    return min(natural, max(column.least or (MIN_CUT if column.cut else MIN_WRAP), len(column.name)))
 
 
 def _columns(table: TextTable, shown: Sequence[int], layout: Layout, width: int, colour: bool) -> str:
@@ -261,7 +267,7 @@ def _line(table: TextTable, shown: Sequence[int], texts: Sequence[str], widths: 
 
 def _wrapped(column: TextColumn, text: str, width: int) -> list[str]:
     if column.wrap and display_width(text) > width:
-        return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+        return textwrap.wrap(_LABEL_START.sub(" ", text), width, break_on_hyphens=False) or [""]
     return [cut_to(text, width) if column.cut else text]
 
 
