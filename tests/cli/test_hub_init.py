@@ -85,6 +85,7 @@ def test_wrong_option_leaves_no_configuration(tmp_path: Path, arguments: tuple[s
     done = init(tmp_path, *arguments)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+    assert ".new-" not in done.stderr, "errors name the option"
     assert not list(tmp_path.glob("conf/*"))
 
 

@@ -84,14 +84,17 @@ def doctor(config: str, env: dict[str, str]) -> dict[str, str]:
 def test_failed_check_writes_nothing(hub: NewHub) -> None:
     (hub.folder / "bad.token").write_text("gpf_unknown")
     (hub.folder / "no.pem").write_text("x")
+    (hub.folder / "empty.token").write_text("")
     for done, code in (
         (hub.join(cluster="rack-8"), 1),
         (hub.join(token="conf/admin.token"), 1),
         (hub.join(token="bad.token"), 1),
         (hub.join(token="none"), 1),
         (hub.join(ca="no.pem"), 2),
+        (hub.join(token="empty.token"), 2),
     ):
         assert done.returncode == code, done.stdout + done.stderr
+        assert "gpufleet-join-" not in done.stderr, "errors name the given files"
         assert not (hub.folder / "node").exists()
 
 

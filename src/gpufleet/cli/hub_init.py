@@ -5,7 +5,7 @@ import datetime as dt
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,7 @@ from gpufleet.config.hub import ENV_PREFIX, HubConfig
 from gpufleet.config.load import ConfigProblemsError, LoadedConfig, resolve
 from gpufleet.config.template import toml_literal
 from gpufleet.model.access import Role
+from gpufleet.model.errors import ConfigError
 from gpufleet.wiring.validation import check_hub
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ ADMIN_DAYS = 90
 """Lifetime of the first token."""
 
 CONFIG, CA, CA_KEY, CERTIFICATE, KEY, ADMIN_TOKEN = "hub.toml", "ca.crt", "ca.key", "hub.crt", "hub.key", "admin.token"
+
+_OPTIONS = {
+    "listen": "--listen", "state": "--state", "tls.certificate": "--certificate", "tls.key": "--key",
+}  # fmt: skip
+"""Option of each key that `hub init` writes."""
 
 Folder = Annotated[
     Path | None,
@@ -88,7 +94,8 @@ def init(
             issue_certificate(fresh / CA, fresh / CA_KEY, names, certificate=fresh / CERTIFICATE, key=fresh / KEY)
         used = pair or (str(folder / CERTIFICATE), str(folder / KEY))
         checked = pair or (str(fresh / CERTIFICATE), str(fresh / KEY))
-        settings = _check(_configuration(listen, state, checked), fresh / CONFIG)
+        with option_errors(_OPTIONS, {}):
+            settings = _check(_configuration(listen, state, checked), fresh / CONFIG)
         if not account.is_own:
             # A discarded registry: it loads every module, which the account may not be permitted to read.
             _create_admin(msgspec.structs.replace(settings, state=staged))
@@ -158,6 +165,26 @@ def _file_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise CommandError(f"cannot write {error.filename or 'a file'}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def option_errors(options: Mapping[str, str], staged: Mapping[str, str]) -> Iterator[None]:
+    """Report the problems of a configuration that is not in its place yet by the options of its values.
+
+    Args:
+        options: the option of each key.
+        staged: the given file for each copy of a file.
+    """
+    try:
+        yield
+    except ConfigProblemsError as error:
+        problems = []
+        for one in error.problems:
+            reason = one.reason
+            for copy, given in staged.items():
+                reason = reason.replace(copy, given)
+            problems.append(ConfigError(options.get(one.key, one.key), "", reason))
+        raise ConfigProblemsError(tuple(problems)) from error
 
 
 @contextlib.contextmanager

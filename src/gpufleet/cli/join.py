@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gpufleet.cli.accounts import Account, find_account
-from gpufleet.cli.hub_init import CA, Folder, User, default_folder, start_command
+from gpufleet.cli.hub_init import CA, Folder, User, default_folder, option_errors, start_command
 from gpufleet.cli.init import Force, place_file
 from gpufleet.cli.options import CaOption, CommandError
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
@@ -28,6 +28,12 @@ CONFIG, TOKEN = "agent.toml", "sender.token"
 MAX_CA_BYTES = 1 << 20
 
 STDIN = "-"
+
+_OPTIONS = {
+    "hub.url": "URL", "hub.token_file": "--token-file", "hub.ca": "--ca",
+    "cluster": "--cluster", "node": "--node", "state": "--state",
+}  # fmt: skip
+"""Option or argument of each key that `join` writes."""
 
 
 def join(
@@ -63,7 +69,12 @@ def join(
             place_file(content, Path(private, name), force=False)
         staged = Path(private, CONFIG)
         staged.write_text(_configuration(hub, cluster, node, state, Path(private), files))
-        _check(staged)
+        given = {
+            str(Path(private, TOKEN)): "standard input" if token_file == STDIN else str(token_file),
+            str(Path(private, CA)): str(ca),
+        }
+        with option_errors(_OPTIONS, given):
+            _check(staged)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files[CONFIG] = _configuration(hub, cluster, node, state, folder, files).encode()
