@@ -99,3 +99,20 @@ async def test_target_that_is_not_known_yet_is_noted_with_suggestions(site: Site
     done = await asyncio.to_thread(gpufleet, *arguments)
     assert json.loads(done.stdout)["id"] == "b"
     assert "did you mean node-a?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "expected"),
+    [
+        (("--expect", "H200=2", "--expect", "H100=1"), 0, {"H200": 2, "H100": 1}),
+        (("--expect", "H200=2", "--expect", "H200=3"), 2, None),
+        (("--expect", "H200"), 2, None),
+        (("--expect", "H200=-1"), 2, None),
+    ],
+)
+async def test_expected_gpus_are_given_once_by_class(
+    site: Site, options: tuple[str, ...], status: int, expected: dict[str, int] | None
+) -> None:
+    done = await put(site, FIRST, *options)
+    assert done.returncode == status, done.stderr
+    assert expected is None or json.loads(done.stdout)["spec"]["expected"] == expected

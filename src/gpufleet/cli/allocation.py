@@ -111,5 +111,7 @@ def _expected(items: list[str]) -> dict[str, int]:
         name, _, count = item.partition("=")
         if not name or not (count.isascii() and count.isdigit()):
             raise typer.BadParameter(f"{item!r} is not CLASS=N, such as H200=8", param_hint="--expect")
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is given twice: give each class once", param_hint="--expect")
         found[name] = int(count)
     return found
