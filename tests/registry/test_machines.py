@@ -307,6 +307,32 @@ def test_new_name_that_was_imported_first_is_of_one_machine(by_name: bool) -> No
     assert machines.counts() == {"c": 1}
 
 
+@pytest.mark.parametrize("other", ["a", "b"])
+def test_name_imported_first_passes_on_to_one_machine(other: str) -> None:
+    """The machine of the first import was retired. The name then passes on, or returns, and is imported first again."""
+    machines = MachineCache()
+    machines.match("c", "b", Machine(name="n", machine_id="b" * 32, boot_id="b"), NOW, NOW)
+    at, ids = NOW, {}
+    for name, digit in ("old", "a"), ("new", "a"), ("old", "a"), ("third", "b"), ("new", other):
+        machines.match("c", "import", Machine(name=name), at + 1, at + 1)
+        at += 300 * NANOS
+        bearer = Machine(name=name, machine_id=digit * 32, boot_id=str(at))
+        ids[digit] = machines.match("c", digit, bearer, at, at).id
+    assert machines.match("c", "import", Machine(name="new"), at + 1, at + 1).id == ids[other]
+    assert machines.counts() == {"c": 2}
+
+
+def test_agent_has_a_name_imported_first_for_another_machine() -> None:
+    machines = MachineCache()
+    before, after, third = (Machine(name=name, machine_id="a" * 32, boot_id=name) for name in ("old", "new", "third"))
+    machines.match("c", "agent", before, NOW, NOW)
+    stand_in = machines.match("c", "import", Machine(name="new"), NOW + 1, NOW + 1).id
+    machines.match("c", "agent", after, NOW + 300 * NANOS, NOW + 300 * NANOS)
+    machines.match("c", "agent", third, NOW + 600 * NANOS, NOW + 600 * NANOS)
+    other = Machine(name="new", machine_id="b" * 32, boot_id="b")
+    assert machines.match("c", "b", other, NOW + 700 * NANOS, NOW + 700 * NANOS).id != stand_in
+
+
 def test_machine_imported_beside_another_keeps_its_name() -> None:
     machines = MachineCache()
     before, after = (Machine(name=name, machine_id="a" * 32, boot_id="b") for name in ("old", "new"))

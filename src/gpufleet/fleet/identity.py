@@ -54,13 +54,6 @@ class BorneName(msgspec.Struct, frozen=True, array_like=True):
     since: int
 
 
-class Successor(msgspec.Struct, frozen=True, array_like=True):
-    """Machine that reported under the name of another one, and the newest report of the other before."""
-
-    id: str
-    since: int
-
-
 class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Machine as used for matching.
 
@@ -76,7 +69,8 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
             that no other machine had before.
         made_at: time at which its newest report was made, by its sender's clock and at most that of receipt, or one
             shortly before; after a restart that of receipt. 0 if only its name was reported.
-        successor: of a machine that only third parties reported, the same machine by its own report; or None.
+        successor: of a machine that only third parties reported, the id of the same machine by its own report; or None.
+            No later report is of the first.
     """
 
     id: str
@@ -88,7 +82,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     renames: tuple[BorneName, ...] = ()
     made_at: int = 0
-    successor: Successor | None = None
+    successor: str | None = None
 
 
 def name_end(known: KnownMachine, name: str) -> int:

@@ -173,7 +173,7 @@ class AllocationRegistry(Protocol):
     def succeeded_machines(self) -> tuple[SucceededMachine, ...]:
         """Return the machines that only third parties reported, and that a known machine proved to be.
 
-        A machine that was reported again is left out. Never waits; a concurrent change may be missed.
+        Later reports of their names are of other machines. Never waits; a concurrent change may be missed.
         """
         ...
 

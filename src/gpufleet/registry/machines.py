@@ -16,7 +16,6 @@ from gpufleet.fleet.identity import (
     KnownMachine,
     MatchDecision,
     MatchOutcome,
-    Successor,
     decide,
     has_name_only,
     name_end,
@@ -180,6 +179,7 @@ class MachineCache:
         if (
             row is None
             or row.known.named_only
+            or row.known.successor is not None
             or host not in ("", row.known.host)
             or self._is_shared_name(cluster, machine)
         ):
@@ -393,11 +393,15 @@ class MachineCache:
         self._conflicts.confirm_saved()
 
     def _candidates(self, cluster: str, machine: Machine) -> list[KnownMachine]:
-        """Return the machines that share evidence. The name of a retired machine belongs to its successor, if any."""
+        """Return the machines that share evidence. The name of a retired machine belongs to its successor, if any.
+
+        A machine that proved to be another one has no further reports.
+        """
         found: dict[str, KnownMachine] = {}
         for field in EVIDENCE:
             rows = self._rows_with(cluster, field, getattr(machine, field))
             if field == "name":
+                rows = [row for row in rows if row.known.successor is None]
                 rows = [row for row in rows if not row.is_retired] or rows
             found.update((row.known.id, row.known) for row in rows)
         return list(found.values())
@@ -478,8 +482,7 @@ class MachineCache:
             return  # the name alone means none of its bearers
         for row in rows:
             if row.known.named_only or row.first_seen > before.known.made_at:
-                successor = Successor(before.known.id, row.known.last_seen)
-                row.known = msgspec.structs.replace(row.known, successor=successor)
+                row.known = msgspec.structs.replace(row.known, successor=before.known.id)
                 self._succeeded.add(row.known.id)
                 self._changed[row.known.id] = None
                 self.expire(row.known.id)
@@ -487,9 +490,9 @@ class MachineCache:
     def succeeded_machines(self) -> tuple[SucceededMachine, ...]:
         """Return the machines with a successor; see `ports.Registry.succeeded_machines`."""
         return tuple(
-            SucceededMachine(row.cluster, row.known.id, after.id, after.since, not row.known.named_only)
+            SucceededMachine(row.cluster, row.known.id, successor, row.known.last_seen, not row.known.named_only)
             for row in map(self._rows.__getitem__, sorted(self._succeeded))
-            if (after := row.known.successor) is not None and row.is_retired and row.known.last_seen == after.since
+            if (successor := row.known.successor) is not None
         )
 
     def _bearers(self, cluster: str, name: str) -> set[str]:

@@ -515,6 +515,19 @@ async def test_allocation_follows_a_machine_that_kubernetes_listed_first(fleet: 
     assert (binding == own) is is_free
 
 
+async def test_name_imported_first_is_of_its_next_machine(fleet: Fleet) -> None:
+    """gpu-7 was gpu-8 for a time. Then gpu-9 restarts as gpu-8. Both times, the exporter is read before the agent."""
+    await fleet.report(SEVEN, 700.0, 1)
+    await fleet.write_power("gpu-8", 0, 800.0, 2)
+    for machine, name in (SEVEN, "gpu-8"), (SEVEN, "gpu-7"), (NINE, "gpu-9"):
+        await fleet.report(msgspec.structs.replace(machine, name=name), 801.0, 31)
+    await fleet.write_power("gpu-8", 0, 900.0, 32)
+    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(29)))[0] == 201
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-8"), 901.0, 33)
+    assert (await fleet.put("c", "charlie", await fleet.id_of(NINE), valid_from=fleet.time(32)))[0] == 409
+    assert 901.0 in await fleet.powers("b")
+
+
 async def test_search_for_a_new_machine_hides_no_past(fleet: Fleet) -> None:
     """The target is changed to a machine that another tenant has: what was bound before stays visible."""
     await fleet.report(SEVEN, 700.0, 1)
