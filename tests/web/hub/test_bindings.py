@@ -498,6 +498,18 @@ async def test_allocation_follows_a_machine_whose_new_name_was_imported_first(fl
     assert await fleet.powers("a") == {700.0}
 
 
+async def test_usage_of_a_renamed_machine_has_time_of_its_import(tmp_path: Path) -> None:
+    """The tenant keeps the machine. Its exporter reports the new name for 40 minutes until its agent reports."""
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site, 2 * MINUTE)
+        await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+        assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+        await fleet.write_power("gpu-8", 0, 800.0, 5, pci_bus_id="00000000:01:00.0")
+        await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 801.0, 25, gpu("GPU-0"))
+        found = await fleet.usage("a")
+        assert (found["gpus"], found["held_gpu_hours"]) == (1, pytest.approx(1.0, abs=0.1))
+
+
 @pytest.mark.parametrize("is_free", [True, False])
 async def test_allocation_follows_a_machine_that_kubernetes_listed_first(fleet: Fleet, is_free: bool) -> None:
     """Kubernetes lists the new name of gpu-7 before its agent reports. Nothing is measured until then."""

@@ -283,16 +283,17 @@ class UsageCalculator:
         """Return the bounded stays of the GPUs of machines, given their newest samples.
 
         A GPU also leaves for a machine without an allocation. So the past does not depend on which allocations are
-        in the query.
+        in the query. A machine that proved to be another one had the same GPUs: none of them left or came.
         """
         own = last_reported(stored)
+        succeeded = {one.machine for one in self._registry.succeeded_machines()}
         shared = self._store.shared_gpus(cluster) if own else {}
         others = {id_ for _, view in own for id_ in shared.get(view, ())} - set(stored)
         every = {**stored, **self._store.latest_of(cluster, sorted(others))} if others else stored
         stays: dict[Place, tuple[Interval, ...]] = {}
         unread = unread_slots(every)
         for side in (Side.HOST, Side.GUEST):
-            reported = last_reported(every, side)
+            reported = {place: at for place, at in last_reported(every, side).items() if place[0] not in succeeded}
             changed = {*possibly_moved(reported), *possibly_replaced(every, reported), *possibly_added(reported)}
             slots = self._store.slots(cluster, sorted(changed)) if changed else ()
             reports = PastReports(self._store, cluster, side)
