@@ -30,11 +30,22 @@ class Failing(World):
             self.state.apply(
                 self.timeline.take(self.outcome(reader, Lane.FAST, Round(samples=samples, events=events)), self.state)
             )
+        return self.due()
+
+    def log_loss(self, number: int = 1) -> list[tuple[str, str]]:
+        """Let the kernel log report a loss; return kind and sources of the events."""
+        logged = {"sources": "kmsg", "log_seq": str(number)}
+        lost = Event(view=self.gpu, kind="gpu_lost", at=self.clock.now_ns(), attributes=logged)
+        outcome = self.outcome("kmsg", Lane.EVENT, Round(events=(lost,)))
+        self.state.apply(self.timeline.take(outcome, self.state))
+        return self.due()
+
+    def due(self) -> list[tuple[str, str]]:
         outcome = self.timeline.emit_pending(self.state, everything=True)
         assert outcome is not None
         assert outcome.round is not None
         self.newest = outcome.round.events
-        return [(event.kind, event.attributes["sources"]) for event in outcome.round.events]
+        return [(event.kind, event.attributes.get("sources", "")) for event in outcome.round.events]
 
 
 def test_loss_that_two_readers_observe_is_one_event() -> None:
@@ -81,10 +92,8 @@ def test_loss_before_the_start_is_one_event(order: tuple[str, ...]) -> None:
 def test_second_loss_in_the_kernel_log_is_an_event() -> None:
     machine = Failing()
     for number in 1, 2:
-        logged = {"sources": "kmsg", "log_seq": str(number)}
-        lost = Event(view=gpu(0), kind="gpu_lost", at=machine.clock.now_ns(), attributes=logged)
-        machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(lost,))), machine.state)
-        assert machine.read(3600) == [("gpu_lost", "kmsg")]
+        machine.clock.advance(3600)
+        assert machine.log_loss(number) == [("gpu_lost", "kmsg")]
 
 
 def test_error_beside_a_loss_is_no_event() -> None:
@@ -109,6 +118,27 @@ def test_recovery_does_not_wait_for_a_reader_that_stopped() -> None:
     assert machine.read(10, nvml="ok") == []
     assert machine.read(10, nvml="ok") == []
     assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+
+
+def test_recovery_is_no_second_event_of_a_reader_that_returns() -> None:
+    """DCGM is stopped for the reset of a GPU."""
+    machine = Failing()
+    assert machine.read(10, dcgm="lost", nvml="lost") == [("gpu_lost", "dcgm,nvml")]
+    for _ in range(3):
+        assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+    assert machine.read(60, dcgm="ok", nvml="ok") == []
+    assert machine.read(10, dcgm="lost", nvml="lost") == [("gpu_lost", "dcgm,nvml")]
+
+
+def test_recovery_after_a_removal_from_the_bus_is_one_event() -> None:
+    """The GPU was removed from the bus and found again by a rescan. DCGM was stopped for it."""
+    machine = Failing()
+    assert machine.read(10, dcgm="lost", nvml="lost") == [("gpu_lost", "dcgm,nvml")]
+    for reader in "nvml", "dcgm":
+        machine.passed(reader, Lane.FAST)
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+    assert machine.read(60, dcgm="ok", nvml="ok") == []
 
 
 def test_reader_that_returns_with_its_loss_is_an_event() -> None:

@@ -24,7 +24,7 @@ class DeviceFailures:
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed GPU with a UUID there
 
     def restore(self, view: View, kind: EventKind) -> None:
-        """Record a failure that was reported before the agent's start, in this boot of the machine."""
+        """Record a failure that was reported before the agent's start."""
         self._failed[view.key] = kind
         self.name(view)
 
@@ -66,11 +66,14 @@ class DeviceFailures:
     def recover(self, event: Event) -> list[Event]:
         """Record the recovery that a reader observed; return the events of the device's recovery, if it is complete.
 
-        The events have one time, that of the last recovery.
+        The events have one time, that of the last recovery. A reader that stopped while the device failed can observe
+        the recovery once more after it was complete: this is no event.
         """
         if event.view is not None:
             self.name(event.view)
         key = self._key(event.view)
+        if key not in self._failed:
+            return []
         held = [*self._recovered.pop(key, ()), event]
         failing = self._failing.get(key, set())
         failing.discard(_source(event))
@@ -106,12 +109,9 @@ class DeviceFailures:
         """
         events: list[Event] = []
         for key, held in list(self._recovered.items()):
-            failed = is_failed(key)
-            if failed:
-                continue
-            del self._recovered[key]
-            completed = self._complete(key, held)
-            events += completed if failed is False else []
+            if True not in _states(key, held[-1].view, is_failed):
+                del self._recovered[key]
+                events += self._complete(key, held)
         return events
 
     def _key(self, view: View | None) -> str:
@@ -126,7 +126,7 @@ class DeviceFailures:
 
         A failure in the log or before the start, which no reader has observed, outlasts the time without states.
         """
-        states = {is_failed(one) for one in (key, event.view.unnamed_key if event.view else key)}
+        states = _states(key, event.view, is_failed)
         is_first = states == {None} and not self._failing.get(key) and log_seq(event) is None
         return True not in states and not is_first
 
@@ -145,6 +145,11 @@ def is_failure(event: Event) -> bool:
 def is_recovery(event: Event) -> bool:
     """Return whether the event is the recovery of a device."""
     return event.view is not None and event.kind == EventKind.GPU_RECOVERED
+
+
+def _states(key: str, view: View | None, is_failed: Callable[[str], bool | None]) -> set[bool | None]:
+    """Return whether the states of a device are failures: by its key, and by its address."""
+    return {is_failed(one) for one in (key, view.unnamed_key if view else key)}
 
 
 def _source(event: Event) -> str:

@@ -327,6 +327,7 @@ class Timeline:
                 continue  # gone, or without an answer: it may be back later
             del self._unended[key]
             recovery = Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader})
+            self._failures.restore(known, EventKind(failure.kind))  # it can be of another boot
             events += self._failures.recover(recovery)
         return events
 
