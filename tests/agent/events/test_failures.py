@@ -96,6 +96,32 @@ def test_second_loss_in_the_kernel_log_is_an_event() -> None:
         assert machine.log_loss(number) == [("gpu_lost", "kmsg")]
 
 
+@pytest.mark.parametrize("state", ["lost", "error"])
+def test_loss_in_the_kernel_log_long_before_a_pass_is_one(state: str) -> None:
+    """The interval is longer than the window of a group, or the calls of the pass hang."""
+    machine = Failing()
+    assert machine.read(10, dcgm="ok", nvml="ok") == []
+    assert machine.log_loss() == [("gpu_lost", "kmsg")]
+    assert machine.read(25, nvml=state) == []
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+    assert machine.read(60, dcgm="ok", nvml="ok") == []
+
+
+def test_recovery_that_only_the_kernel_log_precedes_is_one_event() -> None:
+    """The driver hung from the loss until the reset."""
+    machine = Failing()
+    assert machine.read(10, dcgm="ok", nvml="ok") == []
+    machine.clock.advance(5)
+    assert machine.log_loss() == [("gpu_lost", "kmsg")]
+    assert machine.read(5, nvml="ok") == [], "too early: the values can be from before the loss"
+    for _ in range(6):
+        machine.read(10, nvml="hung")
+    assert machine.read(10, nvml="ok") == [("hang_ended", "")]
+    assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+    assert machine.read(10, nvml="ok") == []
+    assert machine.read(10, nvml="lost") == [("gpu_lost", "nvml")]
+
+
 def test_error_beside_a_loss_is_no_event() -> None:
     machine = Failing()
     assert machine.read(10, dcgm="lost") == [("gpu_lost", "dcgm")]

@@ -124,11 +124,10 @@ class DeviceFailures:
     def _is_over(self, key: str, event: Event, is_failed: Callable[[str], bool | None]) -> bool:
         """Return whether no current state is a failure.
 
-        A failure in the log or before the start, which no reader has observed, outlasts the time without states.
+        A failure in the log or before the start is not over before a reader has observed it.
         """
-        states = _states(key, event.view, is_failed)
-        is_first = states == {None} and not self._failing.get(key) and log_seq(event) is None
-        return True not in states and not is_first
+        is_first = not self._failing.get(key) and log_seq(event) is None
+        return not is_first and True not in _states(key, event.view, is_failed)
 
     def _complete(self, key: str, held: list[Event]) -> list[Event]:
         self._failed.pop(key, None)

@@ -14,7 +14,7 @@ from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.events.changes import ChangeDetector
 from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
-from gpufleet.agent.events.groups import EventGroups, log_seq
+from gpufleet.agent.events.groups import STATE_SECONDS, EventGroups, log_seq
 from gpufleet.fleet.device_events import FAILURE_OF_STATE
 from gpufleet.fleet.readings import STATE
 from gpufleet.model.absence import Absent, Reason
@@ -31,9 +31,9 @@ from gpufleet.model.catalogue.events import (
 )
 from gpufleet.model.device_state import OK
 from gpufleet.model.event import Event, EventKind
-from gpufleet.model.reading import DimValue, Provenance, Round, Sample, Value
+from gpufleet.model.reading import DimValue, Provenance, Reading, Round, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.model.time import NANOS
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.xid import xid
 from gpufleet.ports.clock import Clock
@@ -209,12 +209,10 @@ class Timeline:
         for event in found:
             event = with_xid_meaning(msgspec.structs.replace(event, view=_resolve(event.view, state)))
             self._group(event, now, is_failed)
-        for event in self._failures.expire(is_failed):
-            self._groups.take(event, now)
+        self._end(self._failures.expire(is_failed), now)
         for sample in done.samples:
             self._resume(sample, state, now)
-        for event in self._recovered_between(state, now, outcome.ended_at):
-            self._groups.take(event, now)
+        self._end(self._recovered_between(state, now, outcome.ended_at), now)
         if not done.events:
             return outcome
         return msgspec.structs.replace(outcome, round=msgspec.structs.replace(done, events=()))
@@ -270,14 +268,15 @@ class Timeline:
 
     def _group(self, event: Event, now: float, is_failed: Callable[[str], bool | None]) -> None:
         if is_recovery(event):
-            for recovery in self._failures.recover(event):
-                self._groups.take(recovery, now)
+            self._end(self._failures.recover(event), now)
             return
         is_repeated = False
         if is_failure(event):
             if event.view is not None and self._groups.name(event.view):
                 self._failures.name(event.view)
             is_repeated = self._failures.is_repeated(event, is_failed)
+            if event.view is not None and not is_repeated and log_seq(event) is not None:
+                self._unended[event.view.key] = event.view, event
         self._groups.take(event, now, is_repeated=is_repeated)
 
     def _resume(self, sample: Sample, state: AgentState, now: float) -> None:
@@ -291,8 +290,15 @@ class Timeline:
         if event is not None:
             self._groups.take(event, now)
 
+    def _end(self, recoveries: Iterable[Event], now: float) -> None:
+        """Add the events of recoveries: they end the failures of their devices, whatever observed those."""
+        for event in recoveries:
+            if event.view is not None:
+                self._drop_unended(event.view)
+            self._groups.take(event, now)
+
     def _drop_unended(self, failed: View) -> None:
-        """Drop a device from the failures before the start. A reader may know a lost GPU by its address only."""
+        """Drop a device from the failures without a reader. A reader may know a lost GPU by its address only."""
         for key, (view, _) in list(self._unended.items()):
             if key == failed.key or (failed.pci_address is not None and view.pci_address == failed.pci_address):
                 del self._unended[key]
@@ -312,9 +318,10 @@ class Timeline:
         return occupant is not None and occupant.before != "" and occupant.since > failed_at
 
     def _recovered_between(self, state: AgentState, now: float, at: int) -> list[Event]:
-        """Return the events of devices that failed before the agent's start, and work since its first passes.
+        """Return the events of devices whose failure no reader of this start observed, and that work now.
 
-        To reset a GPU, an operator stops the agent: no reader observes the recovery.
+        To reset a GPU, an operator stops the agent: no reader observes the recovery. A failure in the kernel log can be
+        over before the driver answers again.
         """
         events: list[Event] = []
         for key, (view, failure) in list(self._unended.items()) if self._unended and not state.missing() else ():
@@ -323,7 +330,7 @@ class Timeline:
                 continue
             known = _resolve(view, state) or view
             shown = (current_readings(known.key, state, now) or {}).get(STATE)
-            if shown is None or shown.value != OK:
+            if shown is None or shown.value != OK or not _is_after(shown, failure):
                 continue  # gone, or without an answer: it may be back later
             del self._unended[key]
             recovery = Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader})
@@ -371,6 +378,13 @@ def _unended_failures(events: Iterable[Event]) -> dict[str, tuple[View, Event]]:
             failed.pop(view.key, None)
             failed.pop(view.unnamed_key, None)
     return failed
+
+
+def _is_after(shown: Reading, failure: Event) -> bool:
+    """Return whether a reading proves that a loss in the kernel log is over. Readers observe it later than the log."""
+    if log_seq(failure) is None or shown.measured_at is None:
+        return True
+    return shown.measured_at >= to_datetime(failure.at + int(STATE_SECONDS * NANOS))
 
 
 def _sample(
