@@ -208,7 +208,7 @@ def test_recovery_that_a_reader_observes_is_one_event(others_passed: bool) -> No
 def test_loss_before_a_restart_is_not_repeated(boot: str, repeated: list[str], uuid: str | None) -> None:
     """After a boot it is reported again: the boot has not repaired the GPU."""
     first = Machine()
-    first.report(Event(view=gpu(0), kind="gpu_lost", at=1, attributes={"sources": "nvml"}))
+    first.report(Event(view=gpu(0), kind="gpu_lost", at=first.clock.now_ns(), attributes={"sources": "nvml"}))
     first.emit_pending()
     second = Machine(first.timeline.state_to_save(first.state), boot=boot)
     assert gpu(0).key in second.state.views(), "a lane without states has passed"
@@ -226,6 +226,26 @@ def test_loss_before_a_restart_is_not_repeated(boot: str, repeated: list[str], u
         second.state.apply(second.timeline.take(outcome, second.state))
         found.append([event.kind for event in second.emit_pending()])
     assert found == [repeated, ["gpu_recovered"], ["gpu_lost"]]
+
+
+def test_loss_before_a_boot_is_reported_after_a_restart() -> None:
+    """The agent was restarted after the boot before a reader had passed."""
+    first = Machine()
+    lost = Event(view=gpu(0), kind="gpu_lost", at=first.clock.now_ns(), attributes={"sources": "nvml"})
+    first.report(lost)
+    first.emit_pending()
+    saved = first.timeline.state_to_save(first.state)
+    for _ in range(2):
+        first.clock.advance(60)
+        timeline = Timeline(first.clock, boot="boot-2", saved=saved)
+        saved = timeline.state_to_save(first.state)
+    sample = first.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "lost"})
+    shown = msgspec.structs.replace(lost, at=first.clock.now_ns())
+    timeline.take(first.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=(shown,))), first.state)
+    outcome = timeline.emit_pending(first.state, everything=True)
+    assert outcome is not None
+    assert outcome.round is not None
+    assert [event.kind for event in outcome.round.events] == ["gpu_lost"]
 
 
 def test_recovery_before_a_restart_is_not_repeated() -> None:

@@ -184,7 +184,8 @@ class Timeline:
         self._failures = DeviceFailures()
         self._unended = _unended_failures(saved.events if saved else ())
         for view, event in self._unended.values() if old else ():
-            self._failures.restore(view, EventKind(event.kind))
+            if event.at >= self._xids.since:  # of this boot
+                self._failures.restore(view, EventKind(event.kind))
         self._occupants = dict(saved.occupants) if saved else {}
         self._next_sample = clock.monotonic()
 
