@@ -100,6 +100,21 @@ def test_details_of_a_fabric_need_a_gpu_that_has_joined(state: Value | Absent, r
     assert dims[1] == HEALTH[1]
 
 
+def reason_of(value: Value | Absent) -> Reason | None:
+    return value.reason if isinstance(value, Absent) else None
+
+
+@pytest.mark.parametrize("without", [Reason.NOT_SUPPORTED, Reason.NO_DATA])
+@pytest.mark.parametrize(("state", "shown"), [("not_supported", Reason.NOT_SUPPORTED), ("in_progress", Reason.NO_DATA)])
+def test_state_of_the_fabric_is_the_reason_for_absent_details(without: Reason, state: str, shown: Reason) -> None:
+    lost = Absent(Reason.GPU_LOST)
+    values: dict[str, Value | Absent] = {"gpu_fabric_state": state, "gpu_fabric_status": lost}
+    values["gpu_fabric_clique"] = Absent(without)
+    (health,) = drop_fabric_defaults(values, [DimValue(HEALTH[0].metric, HEALTH[0].labels, Absent(without))])
+    assert [reason_of(values["gpu_fabric_clique"]), reason_of(health.value)] == [shown, shown]
+    assert values["gpu_fabric_status"] == lost
+
+
 def test_health_that_the_driver_does_not_report_is_no_value() -> None:
     names = ("gpu_fabric_health_status", "gpu_fabric_incorrect_configuration")
     values = FABRIC | dict.fromkeys(names, "not_reported")

@@ -83,8 +83,9 @@ def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
 def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iterable[DimValue]) -> tuple[DimValue, ...]:
     """Replace what the driver reports for a GPU outside a fabric, or for one that has not joined its fabric yet.
 
-    `not_supported` as the state of the fabric, and `not_reported` as its health or configuration, are no values.
-    Return the readings with dimensions, changed likewise.
+    `not_supported` as the state of the fabric, and `not_reported` as its health or configuration, are no values. The
+    state is also the reason for which details are absent: readers cannot distinguish a GPU without a fabric from one
+    that has not joined it. Return the readings with dimensions, changed likewise.
     """
     state = values.get(FABRIC_STATE)
     if state == _NO_FABRIC:
@@ -96,16 +97,21 @@ def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iter
         return tuple(dims)
     why = state if isinstance(state, Absent) else Absent(Reason.NO_DATA, FABRIC_STATE)
     for name in FABRIC_DETAILS:
-        if name in values and not isinstance(values[name], Absent):
-            values[name] = why
+        if name in values:
+            values[name] = _without_fabric(values[name], why)
     return tuple(
         [
-            DimValue(dim.metric, dim.labels, why)
-            if dim.metric == FABRIC_HEALTH and not isinstance(dim.value, Absent)
-            else dim
+            DimValue(dim.metric, dim.labels, _without_fabric(dim.value, why)) if dim.metric == FABRIC_HEALTH else dim
             for dim in dims
         ]
     )
+
+
+def _without_fabric(value: Value | Absent, why: Absent) -> Value | Absent:
+    """Return a detail of the fabric as absent: for the reason `why`, unless reading it failed for another one."""
+    if isinstance(value, Absent) and value.reason not in {Reason.NOT_SUPPORTED, Reason.NO_DATA} - {why.reason}:
+        return value
+    return why
 
 
 def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
