@@ -14,6 +14,7 @@ from gpufleet.fleet.board import (
     drop_rack_defaults,
     drop_zero_identities,
     ecc_count,
+    in_mig_mode,
     part_absence,
     proven_ecc_mode,
 )
@@ -145,6 +146,13 @@ def test_used_protected_memory_of_zero_needs_a_total(
     drop_empty_protected_memory(values)
     assert values[USED] == found
     assert values.get(TOTAL) == (NO_MEMORY if total == 0 else total)
+
+
+def test_mig_is_the_reason_for_what_it_hides() -> None:
+    hidden, unsupported, lost = "gpu_row_remap_failed", Absent(Reason.NOT_SUPPORTED), Absent(Reason.GPU_LOST)
+    assert in_mig_mode(hidden, unsupported) == Absent(Reason.NOT_IN_MIG_MODE)
+    assert [in_mig_mode(hidden, value) for value in (0, lost)] == [0, lost]
+    assert in_mig_mode("gpu_fabric_guid", unsupported) == unsupported
 
 
 @pytest.mark.parametrize("text", ["00.00.00.00.00", "0000000000000", "0"])

@@ -12,7 +12,7 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
-from gpufleet.fleet.board import ECC_COUNTS
+from gpufleet.fleet.board import ECC_COUNTS, HIDDEN_BY_MIG
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.driver_texts import text_reason
@@ -234,15 +234,11 @@ BARE_ROW = {
     "platform.gpu_fabric_guid": "0x0000000000000000",
 }
 
+BLANK = 0x7FFF_FFFF_FFFF_FFF2
+"""DCGM's number for a value that is not supported."""
 
-async def bare_by_nvml(folder: Path) -> Readings:
-    fake = FakeNvml(folder, Scenario.healthy(1))
-    board = fake.scenario.devices[0]
-    modes = ("EccMode_current", "EccMode_pending", "ConfComputeMemSizeInfo_protected")
-    board.numbers |= {f"nvmlDeviceGet{name}": 0 for name in (*modes, "ConfComputeProtectedMemoryUsage_used")}
-    board.rows["nvmlDeviceGetPlatformInfo"] = [(0, 0, 1, 1, 1)]
-    board.texts |= {"nvmlDeviceGetPlatformInfo_serial": "", "nvmlDeviceGetSerial": "0"}
-    board.texts["nvmlDeviceGetVbiosVersion"] = "00.00.00.00.00"
+
+async def by_nvml(fake: FakeNvml) -> Readings:
     fake.apply()
     reader = NvmlReader(limits=PATIENT, environment=fake.environment)
     found: Readings = {}
@@ -255,15 +251,30 @@ async def bare_by_nvml(folder: Path) -> Readings:
     return found
 
 
-async def bare_by_dcgm(folder: Path) -> Readings:
-    engine = EngineState.healthy(1)
-    engine.gpus[0].values |= {300: 0, 310: 0, 311: 0, 312: 0, 313: 0, 53: "0", 85: "00.00.00.00.00"}
+async def by_dcgm(folder: Path, engine: EngineState) -> Readings:
     found: Readings = {}
     async with reading(folder, engine) as (reader, _):
         for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
             (sample,) = [one for one in (await reader.read(lane)).samples if one.view is not None]
             found |= readings_of(sample)
     return found
+
+
+async def bare_by_nvml(folder: Path) -> Readings:
+    fake = FakeNvml(folder, Scenario.healthy(1))
+    board = fake.scenario.devices[0]
+    modes = ("EccMode_current", "EccMode_pending", "ConfComputeMemSizeInfo_protected")
+    board.numbers |= {f"nvmlDeviceGet{name}": 0 for name in (*modes, "ConfComputeProtectedMemoryUsage_used")}
+    board.rows["nvmlDeviceGetPlatformInfo"] = [(0, 0, 1, 1, 1)]
+    board.texts |= {"nvmlDeviceGetPlatformInfo_serial": "", "nvmlDeviceGetSerial": "0"}
+    board.texts["nvmlDeviceGetVbiosVersion"] = "00.00.00.00.00"
+    return await by_nvml(fake)
+
+
+async def bare_by_dcgm(folder: Path) -> Readings:
+    engine = EngineState.healthy(1)
+    engine.gpus[0].values |= {300: 0, 310: 0, 311: 0, 312: 0, 313: 0, 53: "0", 85: "00.00.00.00.00"}
+    return await by_dcgm(folder, engine)
 
 
 async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
@@ -280,6 +291,27 @@ async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
         assert len(covered) >= least, reader
         kept = {key: value for key, value in covered.items() if reason(value) is not Reason.NOT_SUPPORTED}
         assert kept == {}, reader
+
+
+async def test_no_reader_blames_the_chip_for_what_mig_hides(tmp_path: Path) -> None:
+    fake, engine = FakeNvml(tmp_path, Scenario.healthy(1)), EngineState.healthy(1)
+    board = fake.scenario.devices[0]
+    board.enable_mig()
+    board.numbers |= dict.fromkeys(key for key in board.numbers if "RemappedRows" in key)
+    board.rows.pop("nvmlDeviceGetRowRemapperHistogram")
+    engine.gpus[0].values |= {67: 1, **dict.fromkeys((*range(385, 390), *range(393, 397)), BLANK)}
+    remaps = ("correctable", "uncorrectable", "pending", "failure", "histogram.max")
+    row = {"pci.bus_id": "00000000:0C:00.0", "mig.mode.current": "Enabled"}
+    row |= {f"remapped_rows.{name}": "[N/A]" for name in remaps}
+    for found in (
+        await by_nvml(fake),
+        await by_dcgm(tmp_path, engine),
+        readings(rows_as_records([row]), metrics_of_columns(row)),
+    ):
+        reasons = {key[0]: reason(value) for key, value in found.items() if key[0] in HIDDEN_BY_MIG}
+        reasons.pop("gpu_remapped_rows_inactive", None)  # not in this driver
+        assert len(reasons) == 5
+        assert set(reasons.values()) == {Reason.NOT_IN_MIG_MODE}
 
 
 UNKNOWN, GENERIC_ERROR = 999, -3

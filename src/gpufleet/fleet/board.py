@@ -59,6 +59,18 @@ these products report 1, which cannot be distinguished from the first module of 
 
 PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
 
+HIDDEN_BY_MIG = frozenset(
+    {
+        "gpu_remapped_rows_correctable",
+        "gpu_remapped_rows_uncorrectable",
+        "gpu_row_remap_pending",
+        "gpu_row_remap_failed",
+        "gpu_row_remap_banks",
+        "gpu_remapped_rows_inactive",
+    }
+)
+"""Metrics that a chip does not report while it has MIG instances: nvml.h, and both H200 captures."""
+
 
 def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace the driver's defaults for a board that is not in a rack by `not_supported`.
@@ -133,6 +145,12 @@ def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> 
     total = values.get(PROTECTED_TOTAL, Absent(Reason.NOT_REPORTED, PROTECTED_TOTAL))
     if values.get(PROTECTED_USED) == 0 and isinstance(total, Absent):
         values[PROTECTED_USED] = total
+
+
+def in_mig_mode(metric: str, value: Value | Absent) -> Value | Absent:
+    """Return the reading of a GPU in MIG mode: what MIG hides is not what the chip does not support."""
+    hidden = metric in HIDDEN_BY_MIG and isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
+    return Absent(Reason.NOT_IN_MIG_MODE) if hidden else value
 
 
 def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], where: str) -> Value | Absent:

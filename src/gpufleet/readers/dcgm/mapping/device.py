@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.values import FieldValue
-from gpufleet.fleet.board import drop_zero_identities, ecc_count, proven_ecc_mode
+from gpufleet.fleet.board import (
+    drop_zero_identities,
+    ecc_count,
+    in_mig_mode,
+    proven_ecc_mode,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -161,7 +166,8 @@ def map_device(
     rows = {row: read_row(row, values, modes, unknown) for row in _rows_of(lane, modes)}
     mode = proven_ecc_mode(modes.ecc, [(row.metric, value) for row, value in rows.items()])
     where = f"DCGM {ECC_MODE}"
-    return _readings(lane, {row: ecc_count(row.metric, value, mode, where) for row, value in rows.items()})
+    rows = {row: ecc_count(row.metric, value, mode, where) for row, value in rows.items()}
+    return _readings(lane, {row: in_mig_mode(row.metric, value) for row, value in rows.items()} if modes.mig else rows)
 
 
 def ecc_mode(values: Mapping[int, FieldValue]) -> Value | Absent:

@@ -13,6 +13,7 @@ from gpufleet.fleet.board import (
     drop_rack_defaults,
     drop_zero_identities,
     ecc_count,
+    in_mig_mode,
 )
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
@@ -29,7 +30,6 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     FAN,
     FAN_PATH,
     FAN_QUERY,
-    HIDDEN_BY_MIG,
     MASK,
     MIG_DEVICES,
     MIG_PATHS,
@@ -355,10 +355,9 @@ def _in_mode(metric: Metric, value: Value | Absent, modes: GpuModes) -> Value | 
     if modes.mig and _can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
         return Absent(Reason.NOT_IN_MIG_MODE)
     value = _in_ecc_mode(metric.name, value, modes.ecc)
-    unsupported = _is_unsupported(value)
-    if unsupported and modes.mig and metric.name in HIDDEN_BY_MIG:
-        return Absent(Reason.NOT_IN_MIG_MODE)
-    if unsupported and modes.guest and _can_be_absent(metric, Reason.NOT_IN_GUEST):
+    if modes.mig:
+        value = in_mig_mode(metric.name, value)
+    if _is_unsupported(value) and modes.guest and _can_be_absent(metric, Reason.NOT_IN_GUEST):
         assert isinstance(value, Absent)
         return Absent(Reason.NOT_IN_GUEST, value.detail)
     return value

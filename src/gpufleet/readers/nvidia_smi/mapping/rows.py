@@ -173,18 +173,6 @@ SUMS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """Metric to alternative sets of paths; the first set whose paths all exist is summed."""
 
-HIDDEN_BY_MIG = frozenset(
-    {
-        "gpu_remapped_rows_correctable",
-        "gpu_remapped_rows_uncorrectable",
-        "gpu_row_remap_pending",
-        "gpu_row_remap_failed",
-        "gpu_row_remap_banks",
-        "gpu_remapped_rows_inactive",
-    }
-)
-"""Metrics that a chip does not report while it has MIG instances: nvml.h, and both H200 captures."""
-
 VGPU_INSTANCES = "gpu_vgpu_instances"
 
 PROCESSES, MIG_DEVICES = "gpu_compute_processes", "gpu_mig_devices"

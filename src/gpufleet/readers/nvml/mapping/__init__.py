@@ -11,6 +11,7 @@ from gpufleet.fleet.board import (
     drop_rack_defaults,
     drop_zero_identities,
     ecc_count,
+    in_mig_mode,
     part_absence,
     proven_ecc_mode,
 )
@@ -84,6 +85,9 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
     if lane is Lane.SLOW:
         dims = list(drop_fabric_defaults(values, dims))
         drop_empty_protected_memory(values)
+        if modes.mig:
+            values = {name: in_mig_mode(name, value) for name, value in values.items()}
+            dims = [_replaced(dim, in_mig_mode(dim.metric, dim.value)) for dim in dims]
     if lane is Lane.STATIC:
         drop_rack_defaults(values)
         drop_zero_identities(values)
