@@ -7,6 +7,7 @@ from gpufleet.fleet.board import (
     ECC_MODE,
     METRICS_OF_PART,
     RACK_PLACE,
+    drop_activity_without_memory,
     drop_board_defaults,
     drop_counts_without_ecc,
     drop_empty_protected_memory,
@@ -146,6 +147,26 @@ def test_used_protected_memory_of_zero_needs_a_total(
     drop_empty_protected_memory(values)
     assert values[USED] == found
     assert values.get(TOTAL) == (NO_MEMORY if total == 0 else total)
+
+
+@pytest.mark.parametrize(
+    ("total", "activity", "found"),
+    [
+        (Absent(Reason.NOT_SUPPORTED), 0.0, Absent(Reason.NOT_SUPPORTED)),
+        (Absent(Reason.NOT_SUPPORTED), 0.2, 0.2),
+        (Absent(Reason.TIMEOUT), 0.0, 0.0),
+        (8, 0.0, 0.0),
+        (None, 0.0, 0.0),
+    ],
+)
+def test_memory_activity_of_zero_needs_memory(
+    total: Value | Absent | None, activity: Value, found: Value | Absent
+) -> None:
+    values: dict[str, Value | Absent] = {"gpu_memory_activity_ratio": activity}
+    if total is not None:
+        values["gpu_memory_total_bytes"] = total
+    drop_activity_without_memory(values)
+    assert values["gpu_memory_activity_ratio"] == found
 
 
 def test_mig_is_the_reason_for_what_it_hides() -> None:

@@ -12,7 +12,7 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
-from gpufleet.fleet.board import ECC_COUNTS, HIDDEN_BY_MIG
+from gpufleet.fleet.board import ECC_COUNTS, FABRIC_DETAILS, FABRIC_STATE, HIDDEN_BY_MIG, MEMORY_ACTIVITY
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.driver_texts import text_reason
@@ -216,8 +216,8 @@ def test_required_reset_is_the_state_in_every_format(cell: str, state: str | Non
 
 PROTECTED = ("gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes")
 IDENTITY = ("gpu_serial", "gpu_vbios_version")
-LACKED = {*ECC_COUNTS, *RACK, *PROTECTED, *IDENTITY}
-"""Metrics of what a board without ECC, rack, confidential computing, serial number and VBIOS version does not have."""
+LACKED = {*ECC_COUNTS, *RACK, *PROTECTED, *IDENTITY, *FABRIC_DETAILS, FABRIC_STATE, MEMORY_ACTIVITY}
+"""Metrics of what a board without ECC, rack, fabric, memory of its own, confidential computing and identity lacks."""
 
 BARE_ROW = {
     "pci.bus_id": "00000000:0C:00.0",
@@ -232,6 +232,11 @@ BARE_ROW = {
     "platform.tray_index": "0",
     "platform.host_id": "1",
     "platform.gpu_fabric_guid": "0x0000000000000000",
+    "fabric.state": "N/A",
+    "fabric.status": "N/A",
+    "fabric.cliqueId": "N/A",
+    "memory.total": "[N/A]",
+    "utilization.memory": "0 %",
 }
 
 BLANK = 0x7FFF_FFFF_FFFF_FFF2
@@ -265,7 +270,10 @@ async def bare_by_nvml(folder: Path) -> Readings:
     board = fake.scenario.devices[0]
     modes = ("EccMode_current", "EccMode_pending", "ConfComputeMemSizeInfo_protected")
     board.numbers |= {f"nvmlDeviceGet{name}": 0 for name in (*modes, "ConfComputeProtectedMemoryUsage_used")}
+    board.numbers |= dict.fromkeys(key for key in board.numbers if key.startswith("nvmlDeviceGetMemoryInfo"))
+    board.numbers["nvmlDeviceGetUtilizationRates_memory"] = 0
     board.rows["nvmlDeviceGetPlatformInfo"] = [(0, 0, 1, 1, 1)]
+    board.rows["nvmlDeviceGetGpuFabricInfoV"] = [(0, 0, 0, 0, 0, 0)]
     board.texts |= {"nvmlDeviceGetPlatformInfo_serial": "", "nvmlDeviceGetSerial": "0"}
     board.texts["nvmlDeviceGetVbiosVersion"] = "00.00.00.00.00"
     return await by_nvml(fake)
@@ -274,6 +282,7 @@ async def bare_by_nvml(folder: Path) -> Readings:
 async def bare_by_dcgm(folder: Path) -> Readings:
     engine = EngineState.healthy(1)
     engine.gpus[0].values |= {300: 0, 310: 0, 311: 0, 312: 0, 313: 0, 53: "0", 85: "00.00.00.00.00"}
+    engine.gpus[0].values |= {204: 0, 250: BLANK}
     return await by_dcgm(folder, engine)
 
 
@@ -286,7 +295,7 @@ async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
         "nvidia_smi": readings(rows_as_records([BARE_ROW]), metrics_of_columns(BARE_ROW)),
         "imported": imported(BARE_ROW),
     }
-    for reader, least in (("nvml", 20), ("dcgm", 6), ("nvidia_smi", 12), ("imported", 4)):
+    for reader, least in (("nvml", 26), ("dcgm", 7), ("nvidia_smi", 16), ("imported", 4)):
         covered = {key: value for key, value in of_reader[reader].items() if key[0] in LACKED}
         assert len(covered) >= least, reader
         kept = {key: value for key, value in covered.items() if reason(value) is not Reason.NOT_SUPPORTED}

@@ -59,6 +59,8 @@ these products report 1, which cannot be distinguished from the first module of 
 
 PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
 
+MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_ratio"
+
 HIDDEN_BY_MIG = frozenset(
     {
         "gpu_remapped_rows_correctable",
@@ -145,6 +147,16 @@ def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> 
     total = values.get(PROTECTED_TOTAL, Absent(Reason.NOT_REPORTED, PROTECTED_TOTAL))
     if values.get(PROTECTED_USED) == 0 and isinstance(total, Absent):
         values[PROTECTED_USED] = total
+
+
+def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) -> None:
+    """Replace an activity of 0 by `not_supported` if the GPU has no memory of its own.
+
+    The driver reports 0 at any load for a GPU that uses the memory of its CPU (seen on GB10).
+    """
+    total = values.get(MEMORY_TOTAL)
+    if values.get(MEMORY_ACTIVITY) == 0 and isinstance(total, Absent) and total.reason is Reason.NOT_SUPPORTED:
+        values[MEMORY_ACTIVITY] = total
 
 
 def in_mig_mode(metric: str, value: Value | Absent) -> Value | Absent:

@@ -26,6 +26,7 @@ from gpufleet.model.catalogue.row import row as _row
 MIG_ON = Absence(
     Reason.NOT_IN_MIG_MODE, "MIG is enabled: the driver does not define it for the GPU and its MIG devices"
 )
+NO_MEMORY = Absence(Reason.NOT_SUPPORTED, "the GPU uses the memory of its CPU and has none of its own")
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NO_SENSOR = Absence(Reason.NOT_SUPPORTED, "boards without HBM have no memory temperature sensor")
@@ -56,7 +57,7 @@ GPU_METRICS = (
     _row(2, "gpu_memory_activity_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which device memory was read or written",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetUtilizationRates.memory",), dcgm=(204,),
-         smi=("utilization.memory",), absent=(MIG_ON,)),
+         smi=("utilization.memory",), absent=(MIG_ON, NO_MEMORY)),
     _row(3, "gpu_encoder_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the video encoder ran",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetEncoderUtilization",), dcgm=(206,),

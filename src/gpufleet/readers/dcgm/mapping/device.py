@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.fleet.board import (
+    drop_activity_without_memory,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
@@ -187,6 +188,7 @@ def _rows_of(lane: Lane, modes: EngineGpuModes) -> tuple[DcgmRow, ...]:
 def _readings(lane: Lane, rows: Mapping[DcgmRow, Value | Absent]) -> DeviceReadings:
     values = {row.metric: value for row, value in rows.items() if not row.labels}
     drop_zero_identities(values)
+    drop_activity_without_memory(values)
     supported = {row.metric for row, value in rows.items() if row.labels and not isinstance(value, Absent)}
     dims = [
         DimValue(row.metric, row.labels, value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from gpufleet.fleet.board import (
     ECC,
     METRICS_OF_PART,
+    drop_activity_without_memory,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
@@ -82,6 +83,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
         values |= {
             metric.name: read(MetricRow(metric.name, "", same), metric, total, modes) for metric, total in totals
         }
+        drop_activity_without_memory(values)
     if lane is Lane.SLOW:
         dims = list(drop_fabric_defaults(values, dims))
         drop_empty_protected_memory(values)
