@@ -14,6 +14,7 @@ from tests.fakes.nvidia_smi.standin import DATA
 
 WDDM = (DATA / "capture-rtx2080s-wddm-trimmed__610.62.txt").read_bytes()
 H100 = (DATA / "xml-h100.xml").read_bytes()
+VGPU_HOST = (DATA / "text-vgpu-host-vgpu-q-edited.txt").read_bytes()
 A100_MIG = (DATA / "xml-a100-mig-v12.xml").read_bytes()
 
 
@@ -212,3 +213,13 @@ def test_sram_errors_of_mig_devices_are_read() -> None:
     errors = [dim for device in migs for dim in device.dimensions if dim.metric == "gpu_ecc_location_errors_total"]
     assert [tuple(dim.labels.values()) for dim in errors] == [("sram", "uncorrected")] * len(migs)
     assert sorted(dim.value or 0 for dim in errors) == [*[0] * (len(migs) - 1), 5]
+
+
+def test_truncated_vgpu_output_is_compared_with_the_count_of_the_driver() -> None:
+    gpu = VGPU_HOST.index(b"GPU 00000000:21:00.0")
+    start = VGPU_HOST.index(b"    vGPU ID", gpu)
+    truncated = VGPU_HOST[: VGPU_HOST.index(b"    vGPU ID", start + 1)]  # after the first of three
+    for content, state in ((truncated, ReaderState.PARTIAL), (VGPU_HOST[:gpu], ReaderState.OK)):
+        (status, *_) = decoded(content).snapshots[0].readers
+        assert status.state is state
+        assert ("0000:21:00.0: the driver counts 3" in status.last_error) == (state is ReaderState.PARTIAL)

@@ -15,6 +15,7 @@ from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{1,60}", re.ASCII)
 _VGPU_UUID = re.compile(r"(?:GPU-)?[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.ASCII)
 _VGPU_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class Gpu(NamedTuple):
@@ -139,10 +140,14 @@ def _mig_instances_of(gpu: Gpu, listing: Listing | None) -> list[DeviceInstance]
 def vgpu_instances(gpus: Iterable[Gpu]) -> tuple[list[DeviceInstance], list[str]]:
     """Identify the vGPU instances of all GPUs: by UUID, or by number and GPU if several report the same UUID."""
     instances: list[DeviceInstance] = []
+    uncounted: list[str] = []
     unnamed: list[str] = []
     addresses: dict[str, str] = {}
     for gpu in gpus:
         addresses[gpu.view.key] = gpu.view.pci_address or gpu.view.key
+        counted, decoded = gpu.record.leaves.get("active_vgpus", ""), len(gpu.record.vgpus)
+        if _NUMBER.fullmatch(counted) is not None and int(counted) != decoded:
+            uncounted.append(f"{gpu.view.key}: the driver counts {counted} vGPU instances, but {decoded} were printed")
         for record in gpu.record.vgpus:
             uuid = record.leaves.get("vgpu_uuid", "")
             view = View(
@@ -157,7 +162,7 @@ def vgpu_instances(gpus: Iterable[Gpu]) -> tuple[list[DeviceInstance], list[str]
                 continue
             instances.append(DeviceInstance(view, record))
     shared = _duplicate_keys(instances)
-    errors = list(dict.fromkeys(unnamed))
+    errors = list(dict.fromkeys((*uncounted, *unnamed)))
     errors += [f"several vGPU instances report the identity {key}: it is ignored" for key in shared]
     named = [
         instance._replace(view=_location_view(instance.view, addresses)) if instance.view.key in shared else instance
