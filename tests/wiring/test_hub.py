@@ -40,12 +40,15 @@ async def test_hub_with_a_lost_half_refuses_until_the_loss_is_accepted(
             pass
 
 
-async def test_lost_log_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_mount_point", [False, True])
+async def test_lost_log_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_mount_point: bool) -> None:
     store = MemoryStore()
     async with running_site(tmp_path, store) as site:
         await site.post(body(1, SystemClock().now_ns()))
     assert [one for one in caplog.records if one.name == "gpufleet.wiring.hub_parts"] == []
     shutil.rmtree(tmp_path / "hub" / "wal")
+    if is_mount_point:
+        (tmp_path / "hub" / "wal").mkdir()
     async with running_site(tmp_path, store):
         pass
     (record,) = [one for one in caplog.records if one.name == "gpufleet.wiring.hub_parts"]

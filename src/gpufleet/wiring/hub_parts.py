@@ -19,7 +19,7 @@ from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.listener import clear_listener
-from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.log import Wal, has_log
 from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.hub.receive.sequences import digest_of
 from gpufleet.hub.updates.marks import ChangeMarks
@@ -114,7 +114,7 @@ def open_parts(
         config.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot create the hub's folder {config.folder}: {error.strerror}") from error
-    had_log = (config.folder / "wal").exists()
+    had_log = has_log(config.folder / "wal")
     wal = Wal.open(
         config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
     )
@@ -130,8 +130,9 @@ def open_parts(
         check_state(registry, store)
     if not had_log and registry.has_machines():
         LOG.error(
-            "the log %s is missing, but the registry knows machines: batches that were acknowledged and not yet stored "
-            "are lost. Restore the folder from a backup if there is one; the hub continues with an empty log",
+            "the log %s is missing or empty, but the registry knows machines: batches that were acknowledged and not "
+            "yet stored are lost. Mount its disk, or restore the folder from a backup if there is one; the hub "
+            "continues with an empty log",
             config.folder / "wal",
         )
     store.migrate(config.retention.as_record, hub=wal.epoch)

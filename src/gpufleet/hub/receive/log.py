@@ -9,7 +9,7 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import Spool, SpoolRecord
-from gpufleet.spool.recovery import inspect_spool
+from gpufleet.spool.recovery import SUFFIX, inspect_spool
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +183,11 @@ class Wal:
     def close(self) -> None:
         """Close; a second close does nothing."""
         self._spool.close()
+
+
+def has_log(folder: Path) -> bool:
+    """Return whether a folder has files of a log; a folder without them can be that of a disk that is not mounted."""
+    return any(folder.glob(f"*{SUFFIX}"))
 
 
 def _records(read: list[SpoolRecord]) -> list[WalRecord]:
