@@ -20,6 +20,7 @@ from gpufleet.doctor.hub.facts import (
 )
 from gpufleet.hub.receive.listener import Listener
 from gpufleet.model.access import Role, Token
+from gpufleet.model.stored.ledger import MachineCounts
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
 GIB = 1 << 30
@@ -47,6 +48,12 @@ LISTENER = Listener(address="0.0.0.0:8470", tls=True, tokens=True)
 UNGUARDED = Listener(address="0.0.0.0:1", tls=True, tokens=False)
 LOOPBACK = Listener(address="127.0.0.1:1", tls=False, tokens=False)
 
+
+def machine_counts(by_cluster: dict[str, int], **ratios: float) -> MachineCounts:
+    used = {cluster: count / 100 for cluster, count in by_cluster.items()}
+    return MachineCounts(by_cluster=by_cluster, limit=100, ratios=used | ratios)
+
+
 HEALTHY = HubFacts(
     at=NOW,
     folder="/var/lib/gpufleet/hub",
@@ -61,8 +68,7 @@ HEALTHY = HubFacts(
     store=DatabaseState(1, 1),
     backlog=LogBacklog(3, 4000, 0.5),
     wal_max_bytes=4 * GIB,
-    machines={"a": 20, "b": 89},
-    max_machines=100,
+    machines=machine_counts({"a": 20, "b": 89}),
     certificate=certificate(),
     clock_skews={"node-a": -0.2, "node-b": 0.0},
     tokens=(token(Role.SENDER), token(Role.ADMIN, 90)),
@@ -195,17 +201,19 @@ def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, 
 @pytest.mark.parametrize(
     ("machines", "verdict"),
     [
-        ({}, CheckVerdict.OK),
-        ({"a": 1, "b": 90}, CheckVerdict.WARNING),
-        ({"a": 100}, CheckVerdict.FAILED),
+        (machine_counts({}), CheckVerdict.OK),
+        (machine_counts({"a": 1, "b": 90}), CheckVerdict.WARNING),
+        (machine_counts({"a": 100}), CheckVerdict.FAILED),
+        (machine_counts({"a": 50, "b": 89}, a=1.0), CheckVerdict.FAILED),
+        (machine_counts({}, a=0.9), CheckVerdict.WARNING),
         ("closed", CheckVerdict.UNKNOWN),
         (None, CheckVerdict.NOT_APPLICABLE),
     ],
 )
-def test_machines_are_judged_by_the_limit(machines: dict[str, int] | str | None, verdict: CheckVerdict) -> None:
+def test_machines_are_judged_by_the_limit(machines: MachineCounts | str | None, verdict: CheckVerdict) -> None:
     assert judge("machines", machines=machines).verdict is verdict
 
 
 @pytest.mark.parametrize(("machines", "verdict"), [({"a": 1}, CheckVerdict.FAILED), ({}, CheckVerdict.WARNING)])
 def test_store_without_tables_is_a_loss_if_machines_are_known(machines: dict[str, int], verdict: CheckVerdict) -> None:
-    assert judge("store", machines=machines, store=DatabaseState(0, 1)).verdict is verdict
+    assert judge("store", machines=machine_counts(machines), store=DatabaseState(0, 1)).verdict is verdict

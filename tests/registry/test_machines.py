@@ -13,7 +13,8 @@ from gpufleet.model.errors import CapacityError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import MachineRoom
 from gpufleet.model.time import NANOS
-from gpufleet.registry.machines import EXPIRY_NS, RETIRED_FACTOR, SHORT_LIVED_NS, MachineCache, MachineOrder
+from gpufleet.registry.machine_rows import RETIRED_FACTOR
+from gpufleet.registry.machines import EXPIRY_NS, SHORT_LIVED_NS, MachineCache, MachineOrder
 
 NOW = 10**18
 
@@ -69,6 +70,21 @@ def test_retirement_frees_room_until_the_machine_reports_again() -> None:
     add(machines, range(1), at=NOW + 10)
     assert machines.room("c", "s") == MachineRoom(cluster=7, sender=2)
     assert machines.counts() == {"c": 3}
+
+
+def test_use_of_the_nearest_limit_includes_senders_and_retired_machines() -> None:
+    machines = MachineCache(max_machines=10)
+    add(machines, range(3))
+    add(machines, range(3, 5), sender="other")
+    assert machines.limit_ratios() == {"c": 3 / 5}
+    for id_ in add(machines, range(5, 32)):
+        machines.confirm_retired(id_, NOW + 1)
+    assert machines.limit_ratios() == {"c": 32 / 40}
+    for number in range(32, 40):
+        (id_,) = add(machines, range(number, number + 1), sender="third")
+        machines.confirm_retired(id_, NOW + 1)
+    assert machines.room("c", "fourth") == MachineRoom(cluster=0, sender=0)
+    assert (machines.limit_ratios(), machines.counts()) == ({"c": 1.0}, {"c": 5})
 
 
 def test_known_machines_are_found_under_every_report() -> None:

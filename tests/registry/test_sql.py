@@ -14,6 +14,7 @@ from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import (
     FlushIntent,
+    MachineCounts,
     MachineFreshnessColumns,
     NewestReport,
     ProcessSpan,
@@ -25,6 +26,7 @@ from gpufleet.model.stored.ledger import (
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.database import Database
+from gpufleet.registry.machine_rows import count_machines
 from gpufleet.registry.machines import EXPIRY_NS
 from gpufleet.registry.migrations import MIGRATIONS
 from gpufleet.registry.sql import SqlRegistry
@@ -430,8 +432,13 @@ def test_expired_machines_stay_retired_after_a_restart(dsn: str) -> None:
     registry.close()
     reopened = opened(dsn)
     assert [one.is_retired for id_ in ids for one in reopened.machine_freshness() if one.id == id_] == [False, True]
-    assert reopened.machine_counts().by_cluster == {"local": 1}
+    expected = MachineCounts(by_cluster={"local": 1}, limit=100_000, ratios={"local": 2e-5})
+    assert reopened.machine_counts() == expected
     reopened.close()
+    database = Database.open(dsn)
+    with database.reading() as connection:
+        assert count_machines(connection, 100_000) == expected
+    database.close()
 
 
 def test_name_after_a_restart_begins_after_the_reports_before(dsn: str) -> None:

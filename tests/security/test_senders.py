@@ -114,7 +114,7 @@ async def test_made_up_machines_of_one_sender_do_not_exclude_others(tmp_path: Pa
 
         await wait_until_async(stored)
         (cluster,) = (await site.request("/v1/clusters", admin)).document
-        assert (cluster["machines"], cluster["max_machines"]) == (5, 8)
+        assert (cluster["machines"], cluster["max_machines"], cluster["machines_ratio"]) == (5, 8, 1.0)
         assert (await site.request("/v1/machines/made-up-1", admin, "DELETE")).status == 200
         again = body(10, now(), sender="hostile", machine=Machine(name="made-up-10"))
         assert (await site.post(again, hostile)).status == 200

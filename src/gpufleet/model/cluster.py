@@ -74,6 +74,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         collection: collection of its Kubernetes objects.
         findings: number of its open findings by severity; None if the rules were not evaluated since the hub's start.
         max_machines: limit on that number; batches with further machines get 403 `too_many_machines`.
+        machines_ratio: use of the nearest limit on machines: that one, half of it by one sender, or four times with
+            retired machines.
     """
 
     cluster: Cluster
@@ -86,3 +88,4 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     contract: ContractSummary | None = None
     machines: int | None = None
     max_machines: int | None = None
+    machines_ratio: float | None = None

@@ -118,7 +118,7 @@ class MachineRegistry(Protocol):
         ...
 
     def machine_counts(self) -> MachineCounts:
-        """Return the number of machines of each cluster that are not retired, and the limit on it."""
+        """Return the number of machines of each cluster that are not retired, and the use of its limits."""
         ...
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from gpufleet.fleet.identity import EVIDENCE, KnownMachine
 from gpufleet.model.machine import Machine
+from gpufleet.model.stored.ledger import MachineCounts
 from gpufleet.registry import tables
 from gpufleet.registry.database import Row, execute_rows, read_rows, record_decoder, upsert
 
@@ -31,6 +32,30 @@ _UPDATE_RETIRED_AT = (
 
 MAX_EARLIER_SENDERS = 4
 """Maximum number of earlier senders kept of a machine, such as an agent and several importers."""
+
+
+SENDER_SHARE = 2
+"""One sender may register 1/`SENDER_SHARE` of its cluster's machines, so that it cannot exclude the others."""
+
+RETIRED_FACTOR = 4
+"""Maximum machines of a cluster with retired ones, which are kept for its history, as a multiple of the limit."""
+
+
+def sender_limit(limit: int) -> int:
+    """Return how many machines one sender may register in a cluster with this limit."""
+    return max(1, limit // SENDER_SHARE)
+
+
+def limit_ratio(limit: int, active: int, known: int, of_sender: int) -> float:
+    """Return the use of the nearest limit of a cluster; at 1, machines are rejected.
+
+    Args:
+        limit: of machines that are not retired.
+        active: machines that are not retired.
+        known: machines with retired ones.
+        of_sender: machines of the sender that has most, without retired ones.
+    """
+    return max(active / limit, known / (RETIRED_FACTOR * limit), of_sender / sender_limit(limit))
 
 
 class MachineRow(msgspec.Struct):
@@ -112,12 +137,25 @@ def retire_machine(connection: sa.Connection, row: MachineRow, at: int) -> None:
         connection.execute(table.insert(), [{**values, "retired_at": at}])
 
 
-def count_machines(connection: sa.Connection) -> dict[str, int]:
-    """Return cluster to the number of its machines that are not retired, as last saved."""
+def count_machines(connection: sa.Connection, limit: int) -> MachineCounts:
+    """Return the machines of each cluster as last saved; `limit` is that of machines that are not retired."""
     table = tables.MACHINES
-    active = sa.or_(table.c.retired_at.is_(None), table.c.retired_at < table.c.last_seen)
-    query = sa.select(table.c.cluster, sa.func.count().label("machines")).where(active).group_by(table.c.cluster)
-    return {row.cluster: row.machines for row in connection.execute(query)}
+    is_active = sa.or_(table.c.retired_at.is_(None), table.c.retired_at < table.c.last_seen)
+    known, active = sa.func.count().label("known"), sa.func.sum(sa.case((is_active, 1), else_=0)).label("active")
+    query = sa.select(table.c.cluster, known, active).group_by(table.c.cluster, table.c.sender)
+    of_senders: dict[str, list[tuple[int, int]]] = {}
+    for row in connection.execute(query):
+        of_senders.setdefault(row.cluster, []).append((row.known, row.active))
+    totals = {
+        cluster: (sum(known for known, _ in own), [active for _, active in own]) for cluster, own in of_senders.items()
+    }
+    return MachineCounts(
+        by_cluster={cluster: sum(active) for cluster, (_, active) in totals.items() if any(active)},
+        limit=limit,
+        ratios={
+            cluster: limit_ratio(limit, sum(active), known, max(active)) for cluster, (known, active) in totals.items()
+        },
+    )
 
 
 def evidence_keys(row: MachineRow) -> list[tuple[str, str, str]]:

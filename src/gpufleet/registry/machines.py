@@ -38,13 +38,16 @@ from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry.conflicts import ConflictLog
 from gpufleet.registry.freshness import PlainMachines
 from gpufleet.registry.machine_rows import (
+    RETIRED_FACTOR,
     MachineRow,
     evidence_keys,
+    limit_ratio,
     load_machines,
     retire_machine,
     save_last_seen,
     save_machines,
     save_retirements,
+    sender_limit,
 )
 
 CLOCK_TOLERANCE_NS = 60 * NANOS
@@ -52,12 +55,6 @@ CLOCK_TOLERANCE_NS = 60 * NANOS
 
 MAX_MACHINES_PER_CLUSTER = 100_000
 """Maximum machines of a cluster that are not retired; each takes about 1.4 kB of memory and a database row."""
-
-SENDER_SHARE = 2
-"""One sender may register 1/`SENDER_SHARE` of its cluster's machines, so that it cannot exclude the others."""
-
-RETIRED_FACTOR = 4
-"""Maximum machines of a cluster with retired ones, which are kept for its history, as a multiple of the limit."""
 
 EXPIRY_RATIO = 0.9
 """Part of the limit beyond which short-lived machines expire."""
@@ -112,13 +109,23 @@ class MachineCache:
         """Return cluster to the number of its machines that are not retired."""
         return {cluster: count for cluster, count in self._active.items() if count}
 
+    def limit_ratios(self) -> dict[str, float]:
+        """Return cluster to its use of the nearest limit; see `limit_ratio`."""
+        of_sender: dict[str, int] = {}
+        for (cluster, _), count in self._active_of.items():
+            of_sender[cluster] = max(count, of_sender.get(cluster, 0))
+        return {
+            one: limit_ratio(self._max_machines, self._active[one], self._in_order.count(one), of_sender.get(one, 0))
+            for one in self._by_cluster
+        }
+
     def room(self, cluster: str, sender: str) -> MachineRoom:
         """Return the room for new machines; see `ports.Registry.machine_room`."""
         free = min(
             self._max_machines - self._active[cluster],
             RETIRED_FACTOR * self._max_machines - self._in_order.count(cluster),
         )
-        share = max(1, self._max_machines // SENDER_SHARE)
+        share = sender_limit(self._max_machines)
         return MachineRoom(cluster=free, sender=min(free, share - self._active_of[cluster, sender]))
 
     def knows(self, cluster: str, sender: str, machine: Machine, at: int) -> bool:

@@ -122,7 +122,11 @@ class SqlRegistry:
     def machine_counts(self) -> MachineCounts:
         """Return the number of machines of each cluster, and the limit."""
         with self._lock:
-            return MachineCounts(by_cluster=self._machines.counts(), limit=self._machines.max_machines)
+            return MachineCounts(
+                by_cluster=self._machines.counts(),
+                limit=self._machines.max_machines,
+                ratios=self._machines.limit_ratios(),
+            )
 
     def machines(
         self,

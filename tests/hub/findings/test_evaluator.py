@@ -59,13 +59,15 @@ async def test_node_is_missing_until_it_reports(hub: EvaluatedHub) -> None:
     assert hub.transitions(rule) == [OPENED, ESCALATED, CLOSED]
 
 
+@pytest.mark.parametrize("count", [0, 2])
 async def test_cluster_at_its_limit_of_machines_is_a_finding(
-    hub: EvaluatedHub, monkeypatch: pytest.MonkeyPatch
+    hub: EvaluatedHub, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     every = nodes(2)
     await hub.run(120, every)
     assert hub.open_rules == set()
-    monkeypatch.setattr(hub.registry, "machine_counts", lambda: MachineCounts(by_cluster={"local": 2}, limit=2))
+    full = MachineCounts(by_cluster={"local": count}, limit=2, ratios={"local": 1.0})
+    monkeypatch.setattr(hub.registry, "machine_counts", lambda: full)
     await hub.run(60, every)
     assert set(hub.open_findings) == {("cluster.machine_limit", "local")}
     assert hub.open_findings["cluster.machine_limit", "local"].severity is Severity.CRITICAL

@@ -17,6 +17,7 @@ from gpufleet.doctor.hub.facts import (
 )
 from gpufleet.hub.receive.listener import Listener
 from gpufleet.model.access import Role, Token
+from gpufleet.model.stored.ledger import MachineCounts
 
 MAX_AGE_SECONDS = 60.0
 """Age of the oldest queued batch that indicates a problem: the log is normally emptied about once a second."""
@@ -72,15 +73,18 @@ def check_machines(facts: HubFacts) -> CheckResult:
         )
     if isinstance(facts.machines, str):
         return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=facts.machines)
-    limit = facts.max_machines
-    fullest = sorted(facts.machines.items(), key=lambda it: (-it[1], it[0]))[:MAX_NAMED]
-    found = "; ".join(f"cluster {cluster}: {count:,} of {limit:,}" for cluster, count in fullest) or "no machine yet"
-    most = fullest[0][1] if fullest else 0
+    counts, ratios = facts.machines.by_cluster, facts.machines.ratios
+    fullest = sorted(ratios, key=lambda it: (-ratios[it], it))[:MAX_NAMED]
+    named = [f"cluster {one}: {counts.get(one, 0):,} of {facts.machines.limit:,}" for one in fullest]
+    found = "; ".join(named) or "no machine yet"
+    most = ratios[fullest[0]] if fullest else 0.0
+    if most >= MACHINES_WARNING_RATIO and most > counts.get(fullest[0], 0) / facts.machines.limit:
+        found += f"; cluster {fullest[0]}: {most:.0%} of half of it by one sender, or of four times with retired ones"
     fix = "retire machines that are gone, look for made-up host names, or raise ingest.max_machines"
-    if most >= limit:
+    if most >= 1:
         found += "; new machines get 403 too_many_machines"
         return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
-    if most >= MACHINES_WARNING_RATIO * limit:
+    if most >= MACHINES_WARNING_RATIO:
         return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
     return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
@@ -114,7 +118,7 @@ def check_log(facts: HubFacts) -> CheckResult:
 
 
 def _knows_machines(facts: HubFacts) -> bool:
-    return isinstance(facts.machines, dict) and any(facts.machines.values())
+    return isinstance(facts.machines, MachineCounts) and bool(facts.machines.ratios)
 
 
 def _check_version(name: str, proves: str, state: DatabaseState | str, detail: str) -> CheckResult:

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.hub.receive.listener import Listener
 from gpufleet.model.access import Token
+from gpufleet.model.stored.ledger import MachineCounts
 
 
 class DiskUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +103,7 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
         foreign_daemon: whether the daemon at the address is one that does not have this log open.
         disk, clock, registry, store, backlog, certificate: state of each; None if not applicable.
         wal_max_bytes: limit of the backlog.
-        machines: cluster to the number of its machines that are not retired; None for a relay.
-        max_machines: limit on that number.
+        machines: machines of each cluster; None for a relay.
         clock_skews: sender to seconds by which its clock is ahead of the hub's, less the transfer time of its newest
             batch.
         tokens: known tokens.
@@ -125,8 +125,7 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
     store: DatabaseState | str | None = "not checked"
     backlog: LogBacklog | str = "not checked"
     wal_max_bytes: int = 0
-    machines: dict[str, int] | str | None = "not checked"
-    max_machines: int = 0
+    machines: MachineCounts | str | None = "not checked"
     certificate: CertificateDetails | str | None = "not checked"
     clock_skews: dict[str, float] | str | None = "not checked"
     tokens: tuple[Token, ...] | str | None = "not checked"

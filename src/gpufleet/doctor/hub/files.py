@@ -16,6 +16,7 @@ from gpufleet.config.hub import HubConfig
 from gpufleet.doctor.hub.facts import DaemonStatus, DatabaseState, DiskUsage
 from gpufleet.model.access import Token
 from gpufleet.model.errors import RegistryError, StoreError
+from gpufleet.model.stored.ledger import MachineCounts
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.registry.database import Database, sqlite_file
 from gpufleet.registry.machine_rows import count_machines
@@ -39,12 +40,12 @@ def inspect_registry(config: HubConfig) -> DatabaseState | str:
     )
 
 
-def count_stored_machines(config: HubConfig) -> dict[str, int] | str:
-    """Return cluster to the number of its machines that are not retired, or why the registry cannot be opened."""
+def count_stored_machines(config: HubConfig) -> MachineCounts | str:
+    """Return the machines of each cluster, or why the registry cannot be opened."""
 
-    def read(database: Database) -> dict[str, int]:
+    def read(database: Database) -> MachineCounts:
         with database.reading() as connection:
-            return count_machines(connection)
+            return count_machines(connection, config.ingest.max_machines)
 
     return _query_registry(config, read)
 

@@ -188,7 +188,6 @@ def gather_hub(
         backlog=_log_backlog(folder, daemon, now, closed),
         wal_max_bytes=config.ingest.wal_max_bytes,
         machines=closed or count_stored_machines(config) if is_hub else None,
-        max_machines=config.ingest.max_machines,
         certificate=_certificate(config, name),
         clock_skews=_clock_skews(config, request, daemon, now, closed),
         tokens=closed or read_tokens(config) if requires_tokens else None,

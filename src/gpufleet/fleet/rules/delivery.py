@@ -100,9 +100,11 @@ DELIVERY_RULES = (
         condition=lambda facts, limits: at_least(facts["machines_ratio"], limits["share"]),
         escalation=lambda facts, limits: at_least(facts["machines_ratio"], 1.0),
         thresholds=(Threshold("share", 0.9, "ratio", "Share of the limit on machines."),),
-        explanation="The cluster has almost as many machines as the hub accepts. At the limit, which is critical, "
-        "batches with new machines are rejected with 403 `too_many_machines`.",
-        action="Retire machines that are gone, look for made-up host names, or raise `ingest.max_machines`.",
+        explanation="The cluster has almost as many machines as the hub accepts: not retired ones, those of one sender "
+        "(half of the limit), or with retired ones (four times the limit). At the limit, which is critical, batches "
+        "with new machines are rejected with 403 `too_many_machines`.",
+        action="Retire machines that are gone, look for made-up host names, or raise `ingest.max_machines`. Only the "
+        "last makes room for more retired machines.",
         unknown_when="The registry does not answer.",
     ),
 )

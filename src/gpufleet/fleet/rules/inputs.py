@@ -66,7 +66,7 @@ _CLUSTER = (
     FactInput("allocated_devices", "", "Devices that Kubernetes or SLURM declares as allocated."),
     FactInput("unattributed_devices", "", "Allocated devices without a known holder."),
     FactInput("kubernetes_uids", "", "UIDs of the namespace kube-system that its collectors reported within 5 min."),
-    FactInput("machines_ratio", _R, "Machines that are not retired as a share of `ingest.max_machines`."),
+    FactInput("machines_ratio", _R, "Use of the nearest of the limits that `ingest.max_machines` sets."),
 )
 _MACHINE = (
     FactInput("unseen_seconds", _S, "Ingest time since its newest report, or since it is listed if it never reported."),

@@ -36,7 +36,7 @@ class ClusterState(msgspec.Struct, frozen=True):
         retired_senders: whether each sender is retired.
         scanned: newest scan of each machine, None if there is none.
         deleted: deletions of the Kubernetes nodes of retired machines; None if they are unknown.
-        machines_ratio: its machines that are not retired as a share of the limit; None if that is unknown.
+        machines_ratio: use of the nearest limit on its machines; None if that is unknown.
     """
 
     id: str
@@ -72,7 +72,7 @@ class ClusterStates:
         ratios: Mapping[str, float] = {}
         with failures.part(MACHINES):
             counts = self._registry.machine_counts()
-            ratios = {one.id: counts.by_cluster.get(one.id, 0) / counts.limit for one in self._clusters}
+            ratios = {one.id: counts.ratios.get(one.id, 0.0) for one in self._clusters}
         senders = {one: sender_columns(instant.liveness, one) for one in records}
         machines = {one: machine_columns(instant.liveness, own, senders[one]) for one, own in records.items()}
         if instant.has_store:

@@ -111,6 +111,7 @@ class Clusters:
             configured=cluster.id in self._configured,
             machines=counts.by_cluster.get(cluster.id, 0),
             max_machines=counts.limit,
+            machines_ratio=counts.ratios.get(cluster.id, 0.0),
         )
 
     async def _in_thread(self, query: Callable[[], T]) -> T:

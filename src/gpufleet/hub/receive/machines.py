@@ -210,7 +210,7 @@ def _too_many(count: int, cluster: str, sender: str, room: MachineRoom) -> TooMa
     if count > room.cluster:
         return TooManyMachinesError(
             f"{count} new machines exceed the limit of cluster {cluster!r} (ingest.max_machines): check its senders "
-            "for made-up host names, and retire machines that are gone"
+            "for made-up host names, and retire machines that are gone; with retired ones, four times as many fit"
         )
     return TooManyMachinesError(
         f"{count} new machines exceed the limit of sender {sender!r} of cluster {cluster!r} (half of "

@@ -85,10 +85,17 @@ class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines of each cluster that are not retired, and the limit on their number in one cluster."""
+    """Machines of each cluster.
+
+    Attributes:
+        by_cluster: number of machines that are not retired.
+        limit: limit on that number in one cluster.
+        ratios: use of the nearest limit, which can be that of one sender, or that with retired machines.
+    """
 
     by_cluster: dict[str, int]
     limit: int
+    ratios: dict[str, float]
 
 
 class MachineRoom(msgspec.Struct, frozen=True):
