@@ -13,6 +13,7 @@ from gpufleet.fleet.board import (
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
+    drop_readiness_without_confidential_mode,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
@@ -147,6 +148,42 @@ def test_used_protected_memory_of_zero_needs_a_total(
     drop_empty_protected_memory(values)
     assert values[USED] == found
     assert values.get(TOTAL) == (NO_MEMORY if total == 0 else total)
+
+
+@pytest.mark.parametrize("size", [0, 150 << 30])
+def test_unprotected_memory_needs_protected_memory(size: int) -> None:
+    off: dict[str, Value | Absent] = {TOTAL: 0, "gpu_unprotected_memory_total_bytes": size}
+    drop_empty_protected_memory(off)
+    assert off == {TOTAL: NO_MEMORY, "gpu_unprotected_memory_total_bytes": NO_MEMORY}
+    on: dict[str, Value | Absent] = {TOTAL: 8, "gpu_unprotected_memory_total_bytes": size}
+    drop_empty_protected_memory(on)
+    assert on["gpu_unprotected_memory_total_bytes"] == size
+
+
+CONFIDENTIAL, MULTI_GPU, READY = (f"nvidia_confidential_{name}" for name in ("computing", "multi_gpu", "gpus_ready"))
+NOT_CONFIDENTIAL = Absent(Reason.NOT_SUPPORTED, CONFIDENTIAL)
+
+
+@pytest.mark.parametrize(
+    ("computing", "multi_gpu", "ready", "found"),
+    [
+        ("enabled", "none", 0, 0),
+        ("enabled", Absent(Reason.NOT_IN_DRIVER), 1, 1),
+        ("disabled", "protected_pcie", 0, 0),
+        ("disabled", "none", 0, NOT_CONFIDENTIAL),
+        ("disabled", Absent(Reason.NOT_IN_DRIVER), 0, NOT_CONFIDENTIAL),
+        ("disabled", Absent(Reason.TIMEOUT), 0, Absent(Reason.TIMEOUT)),
+        (Absent(Reason.NOT_PERMITTED), Absent(Reason.DRIVER_ERROR), 0, Absent(Reason.DRIVER_ERROR)),
+        (Absent(Reason.NOT_PERMITTED), "none", 1, 1),
+        ("disabled", "none", Absent(Reason.TIMEOUT), Absent(Reason.TIMEOUT)),
+    ],
+)
+def test_readiness_needs_a_mode_of_confidential_computing(
+    computing: Value | Absent, multi_gpu: Value | Absent, ready: Value | Absent, found: Value | Absent
+) -> None:
+    values = {CONFIDENTIAL: computing, MULTI_GPU: multi_gpu, READY: ready}
+    drop_readiness_without_confidential_mode(values)
+    assert values == {CONFIDENTIAL: computing, MULTI_GPU: multi_gpu, READY: found}
 
 
 @pytest.mark.parametrize(

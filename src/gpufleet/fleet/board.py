@@ -1,4 +1,4 @@
-"""Readings of a board that belong to something it may not have: a place in a rack, ECC, NVLink, a fabric.
+"""Readings of a board or machine that belong to something it may not have: a rack, ECC, NVLink, a fabric, a mode.
 
 Pure; shared by readers.
 """
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 
 import msgspec
 
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
@@ -58,6 +58,10 @@ these products report 1, which cannot be distinguished from the first module of 
 
 
 PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
+UNPROTECTED_TOTAL = "gpu_unprotected_memory_total_bytes"
+
+CONFIDENTIAL, MULTI_GPU_MODE = "nvidia_confidential_computing", "nvidia_confidential_multi_gpu"
+GPUS_READY = "nvidia_confidential_gpus_ready"
 
 MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_ratio"
 
@@ -137,16 +141,41 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
 
 
 def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> None:
-    """Replace the protected memory of a GPU that has none by `not_supported`.
+    """Replace the sizes of protected and unprotected memory of a GPU without protected memory by `not_supported`.
 
-    The driver reports 0 bytes unless confidential computing is on, also for boards that cannot have it. Without a known
-    total, 0 used bytes are therefore no value.
+    The driver reports 0 protected bytes unless confidential computing is on, also for boards that cannot have it.
+    Unprotected is then all memory that it manages, or 0. Without a known total, 0 used bytes are therefore no value.
     """
     if values.get(PROTECTED_TOTAL) == 0:
         values[PROTECTED_TOTAL] = Absent(Reason.NOT_SUPPORTED, PROTECTED_TOTAL)
     total = values.get(PROTECTED_TOTAL, Absent(Reason.NOT_REPORTED, PROTECTED_TOTAL))
-    if values.get(PROTECTED_USED) == 0 and isinstance(total, Absent):
+    if not isinstance(total, Absent):
+        return
+    if values.get(PROTECTED_USED) == 0:
         values[PROTECTED_USED] = total
+    has_size = not isinstance(values.get(UNPROTECTED_TOTAL, total), Absent)
+    if has_size and total.reason is Reason.NOT_SUPPORTED:
+        values[UNPROTECTED_TOTAL] = total
+
+
+def drop_readiness_without_confidential_mode(values: MutableMapping[str, Value | Absent]) -> None:
+    """Replace the readiness of confidential GPUs by `not_supported` if no mode of confidential computing is on.
+
+    The driver reports 0 in that case. With a mode for several GPUs, it reports confidential computing as disabled. If
+    a mode cannot be read, 0 proves nothing and is absent for the mode's reason.
+
+    Args:
+        values: readings of the machine, with both modes.
+    """
+    computing, several = values[CONFIDENTIAL], values[MULTI_GPU_MODE]
+    if isinstance(values[GPUS_READY], Absent) or computing == "enabled" or several in ("protected_pcie", "nvlink"):
+        return
+    without = (Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER)
+    unread = [mode for mode in (computing, several) if isinstance(mode, Absent) and mode.reason not in without]
+    if not unread:
+        values[GPUS_READY] = Absent(Reason.NOT_SUPPORTED, CONFIDENTIAL)
+    elif values[GPUS_READY] == 0:
+        values[GPUS_READY] = worst_absence(unread)
 
 
 def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) -> None:

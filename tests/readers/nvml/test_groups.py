@@ -10,7 +10,7 @@ from gpufleet.model.view import normalise_pci_address
 from gpufleet.readers.nvml.calls import LABELS
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import LINKS, UINT, Device, Field, bus_id, linked_gpu
-from tests.readers.nvml.rig import Start, device, dim, dims
+from tests.readers.nvml.rig import Start, device, dim, dims, own
 
 G = "nvmlDeviceGet"
 INDICES = range(8)
@@ -543,3 +543,20 @@ async def test_confidential_computing_of_devices(fake: FakeNvml, start: Start) -
         assert values["gpu_unprotected_memory_total_bytes"] == number(fake_gpu, f"{size}_unprotected") * 1024
         used = number(fake_gpu, f"{G}ConfComputeProtectedMemoryUsage_used")
         assert values["gpu_protected_memory_used_bytes"] == used
+
+
+async def test_gpus_without_confidential_computing_lack_its_state(fake: FakeNvml, start: Start) -> None:
+    system = fake.scenario.devices[0].numbers
+    system |= {f"nvmlSystemGetConfComputeState_{name}": 0 for name in ("environment", "feature", "devtools")}
+    system |= {"nvmlSystemGetConfComputeSettings_multi_gpu": 0, "nvmlSystemGetConfComputeGpusReadyState": 0}
+    for one in fake.scenario.devices:
+        one.numbers |= {f"{G}ConfComputeMemSizeInfo_protected": 0, f"{G}ConfComputeProtectedMemoryUsage_used": 0}
+    fake.apply()
+    reader = start(fake)
+    machine = own(await reader.read(Lane.STATIC))
+    assert machine["nvidia_confidential_computing"] == "disabled"
+    assert machine["nvidia_confidential_gpus_ready"] == Absent(Reason.NOT_SUPPORTED, "nvidia_confidential_computing")
+    slow = device(await reader.read(Lane.SLOW), 0).values
+    sizes = {name: value for name, value in slow.items() if "protected_memory" in name}
+    assert len(sizes) == 3
+    assert {value.reason if isinstance(value, Absent) else None for value in sizes.values()} == {Reason.NOT_SUPPORTED}

@@ -42,6 +42,7 @@ SERVICE_STATES = ("running", "not_running", "failed", "not_installed")
 """Running: its process exists. Not running: installed without a process. Failed: reported by systemd."""
 
 NO_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "the chip or the driver does not support confidential computing")
+NOT_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "confidential computing is off or not supported")
 
 
 def _row(
@@ -240,7 +241,7 @@ HOST_METRICS = (
          "nvmlSystemGetConfComputeSettings", lane=STATIC, low=None, states=("none", "protected_pcie", "nvlink"),
          absent=(NO_CONFIDENTIAL,)),
     _row(504, "nvidia_confidential_gpus_ready", GAUGE, INT, "", "1 if confidential GPUs accept work, else 0",
-         "nvmlSystemGetConfComputeGpusReadyState", lane=STATIC, high=1, absent=(NO_CONFIDENTIAL,)),
+         "nvmlSystemGetConfComputeGpusReadyState", lane=STATIC, high=1, absent=(NOT_CONFIDENTIAL,)),
     # a DCGM host engine on the machine
     _info(310, "dcgm_version", "Version of the host engine", "DCGM HOSTENGINE_VERSION"),
     _row(311, "dcgm_devices", GAUGE, INT, "", "GPUs reported by the host engine", "DCGM GET_ENTITY_GROUP_ENTITIES"),

@@ -2,6 +2,7 @@
 
 import functools
 
+from gpufleet.fleet.board import drop_readiness_without_confidential_mode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -196,10 +197,12 @@ def map_system(answers: tuple[CallResult, ...]) -> dict[str, Value | Absent]:
     """Return the machine's readings from the answers of `SYSTEM_CALLS`."""
     if not answers:
         return dict.fromkeys(SYSTEM_METRICS, Absent(Reason.NOT_COLLECTED))
-    return {
+    values = {
         row.metric: read(row, CATALOGUE[row.metric], answers[_SYSTEM_POSITIONS[row.call]], NO_MODES)
         for row in _SYSTEM_ROWS
     }
+    drop_readiness_without_confidential_mode(values)
+    return values
 
 
 def active_reasons(mask: Value | Absent) -> tuple[DimValue, ...]:
