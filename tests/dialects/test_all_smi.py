@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
@@ -132,8 +134,12 @@ def test_zero_of_a_failed_query_is_no_data() -> None:
     assert set(found.values()) == {Reason.NO_DATA}
 
 
-def test_index_is_no_uuid_and_unknown_is_no_name() -> None:
-    assert readings_of(ZEROS.replace(GPU, "GPU-0")) == {}
+@pytest.mark.parametrize("text", ["GPU-0", "GPU-12", "JetsonGPU"])
+def test_text_that_many_machines_share_is_no_uuid(text: str) -> None:
+    assert readings_of(ZEROS.replace(GPU, text)) == {}
+
+
+def test_unknown_gpu_is_no_name() -> None:
     named = readings_of(f"all_smi_gpu_temperature_celsius{{{HOST}}} 40\n".replace("NVIDIA A100", "Unknown GPU"))
     assert named == {f"gpu/{GPU}": {"gpu_temperature_celsius": 40}}
 

@@ -8,7 +8,7 @@ print families of vGPU and MIG; its server never fills them.
 Utilisation, power and memory are 0 if the driver returned an error, and utilisation is 0 in MIG mode. Such a 0 cannot
 be distinguished from that of an idle GPU, so it is absent. On a page that gpufleet wrote, a 0 is the driver's value,
 and `unread` families are imported, too. If the driver did not return the UUID or name of a GPU, all-smi writes `GPU-`
-and its index, or `Unknown GPU`. Neither is used.
+and its index, or `Unknown GPU`. Neither is used, nor is the constant that its reader for Jetson writes as UUID.
 """
 
 import re
@@ -160,7 +160,7 @@ UNREAD = {
     "all_smi_chassis_fan_speed_rpm": _NOT_READ,
 }
 
-_INDEX_FOR_UUID, _NO_NAME = re.compile(r"GPU-[0-9]{1,5}\Z"), "Unknown GPU"
+_NO_UUID, _NO_NAME = re.compile(r"(?:GPU-[0-9]{1,5}|JetsonGPU)\Z"), "Unknown GPU"
 _BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _OF_VGPU_HOSTS = frozenset(
     family.name for family in FAMILIES.values() if family.of == GPU and family.name.startswith("all_smi_vgpu_")
@@ -180,13 +180,13 @@ def _machine(labels: Mapping[str, str]) -> str:
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Return the subject of a series. A series without a UUID has none, as has one with an index in its place."""
+    """Return the subject of a series. One without a UUID, or with an index or constant in its place, has none."""
     labels = series.labels
     machine = _machine(labels)
     if series.name.startswith(_PER_MACHINE):
         return SeriesSubject(machine=machine, view=None)
     uuid = text_of(labels, "gpu_uuid", "uuid")
-    if not uuid or _INDEX_FOR_UUID.match(uuid):
+    if not uuid or _NO_UUID.match(uuid):
         return None
     if _BARE_UUID.match(uuid):  # format of its mock nodes
         uuid = f"GPU-{uuid.lower()}"
