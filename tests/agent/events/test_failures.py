@@ -185,3 +185,15 @@ def test_loss_after_that_of_a_reader_that_stopped_is_an_event() -> None:
         assert machine.read(10, nvml="ok") == []
     assert machine.read(10, nvml="lost") == [("gpu_lost", "nvml")]
     assert machine.read(10, nvml="ok") == [("gpu_recovered", "nvml")]
+
+
+@pytest.mark.parametrize("state", ["error", "lost"])
+def test_failure_soon_after_a_recovery_is_an_event(state: str) -> None:
+    """Another reader observes the second failure within the window of the first one."""
+    machine = Failing()
+    (failed,) = machine.read(10, nvml=state)
+    assert machine.read(2, dcgm="ok") == []
+    assert machine.read(8, nvml="ok") == [("gpu_recovered", "nvml")]
+    assert machine.read(2, dcgm=state) == [(failed[0], "dcgm")]
+    assert machine.read(2, nvml=state) == []
+    assert machine.read(2, nvml="ok", dcgm="ok") == [("gpu_recovered", "dcgm,nvml")]

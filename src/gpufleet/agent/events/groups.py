@@ -2,7 +2,8 @@
 
 The kernel log and the driver's library report the same XID at slightly different times. Reports of one device, kind and
 code within `SAME_SECONDS` are one event, unless they name two GPU instances of the device: those may belong to two
-tenants. A group is held for `HOLD_SECONDS`, so that its event can name every source.
+tenants. A group is held for `HOLD_SECONDS`, so that its event can name every source. A failure after a recovery is
+another event, and so is a recovery after a failure.
 """
 
 import itertools
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from gpufleet.fleet.device_events import FAILURES
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
@@ -46,6 +48,7 @@ class EventGroup(msgspec.Struct):
         part: GPU instance of the event, once a source names it.
         emitted: number of reports that already left as an event; 0 while the group is held.
         log_seq: lowest kernel log record in the group, or None.
+        ended: time of the recovery from this failure, or of the failure after this recovery; None before it.
     """
 
     events: dict[str, Event]
@@ -55,6 +58,7 @@ class EventGroup(msgspec.Struct):
     part: str = ""
     emitted: int = 0
     log_seq: int | None = None
+    ended: int | None = None
 
     def event(self) -> Event:
         """Return the group as one event; the kernel log's text is preferred."""
@@ -103,6 +107,7 @@ class EventGroups:
         if is_repeated:
             return
         groups.append(EventGroup({source: event}, {source: 1}, now, event.at, part, log_seq=log_seq(event)))
+        self._end_opposite(event)
 
     def name(self, view: View) -> bool:
         """Name the device of held groups that have its address only; return whether there are any."""
@@ -140,6 +145,17 @@ class EventGroups:
         self._expire(now)
         return sorted(left, key=lambda event: event.at)
 
+    def _end_opposite(self, event: Event) -> None:
+        """Record the end of the failures of a recovered device, or of the recoveries of a failed one."""
+        if event.view is None or event.kind not in (*FAILURES, EventKind.GPU_RECOVERED):
+            return
+        ended = (EventKind.GPU_RECOVERED,) if event.kind in FAILURES else FAILURES
+        keys = {event.view.key, event.view.unnamed_key}
+        for (key, kind, _), groups in self._groups.items():
+            for group in groups if key in keys and kind in ended else ():
+                if group.ended is None and group.at <= event.at:
+                    group.ended = event.at
+
     def _all(self) -> Iterator[EventGroup]:
         return itertools.chain.from_iterable(self._groups.values())
 
@@ -153,7 +169,11 @@ class EventGroups:
 
 def _matching_group(groups: Sequence[EventGroup], at: int, part: str, window: float) -> EventGroup | None:
     """Return the newest group that matches an event; groups that name its GPU instance come first."""
-    near = [group for group in reversed(groups) if abs(at - group.at) <= window * NANOS]
+    near = [
+        group
+        for group in reversed(groups)
+        if abs(at - group.at) <= window * NANOS and (group.ended is None or at < group.ended)
+    ]
     fitting = [group for group in near if not group.part or not part or group.part == part]
     return next((group for group in fitting if group.part == part), fitting[0] if fitting else None)
 
