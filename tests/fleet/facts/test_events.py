@@ -49,6 +49,19 @@ def test_xids_count_since_the_last_reset() -> None:
     assert found.fell_off == {1}
 
 
+def test_recovery_from_an_error_is_no_reset() -> None:
+    """The driver's firmware timed out, so did one pass. Only the GPU that was lost as well had a reset."""
+    found = events_of(
+        [
+            *(("m", view, "xid", 119, 900) for view in ("gpu/A", "gpu/B")),
+            *(("m", view, "gpu_failed", 0, 890) for view in ("gpu/A", "gpu/B")),
+            ("m", "gpu/B", "gpu_lost", 0, 880),
+            *(("m", view, "gpu_recovered", 0, 870) for view in ("gpu/A", "gpu/A", "gpu/B")),
+        ]
+    )
+    assert found.xids == {0: {119: 1}}
+
+
 def test_boot_of_the_machine_is_a_reset() -> None:
     events: list[Event] = [("m", "gpu/A", "xid", 79, 900), ("n", "gpu/C", "xid", 79, 900)]
     assert events_of(events, booted=(600, 1200)).xids == {2: {79: 1}}

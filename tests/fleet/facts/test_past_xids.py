@@ -48,5 +48,11 @@ def test_resets_of_other_gpus_end_nothing() -> None:
     assert max(hours_with_xids(own, boots=(START + int(4.5 * HOUR), START - HOUR))) == 4
 
 
+def test_recovery_from_an_error_ends_nothing() -> None:
+    own, recovered = event(EventKind.XID, 2.5, code=119), event(EventKind.GPU_RECOVERED, 4.5)
+    assert max(hours_with_xids(own, event(EventKind.GPU_FAILED, 3.5), recovered)) == 26
+    assert max(hours_with_xids(own, event(EventKind.GPU_LOST, 3.5), recovered)) == 4
+
+
 def test_xids_of_unknown_views_count_for_nothing() -> None:
     assert hours_with_xids(event(EventKind.XID, 2.5, "gpu/0000:01:00.0", 31)) == {}

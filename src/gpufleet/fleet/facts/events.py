@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS
+from gpufleet.fleet.device_events import FAILURES
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS, reset_times
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.xids import FATAL_ACTIONS
 from gpufleet.model.event import EventKind
@@ -77,9 +78,9 @@ class EventWindow:
         """Return the number of events of the last seconds."""
         return self.count(one, self.now - int(seconds * NANOS))
 
-    def newest(self, one: EventCount) -> int:
-        """Return the time of the newest event, 0 if there is none."""
-        return max((at for at in one.at if at <= self._latest), default=0)
+    def times(self, one: EventCount) -> list[int]:
+        """Return the times of the events."""
+        return [at for at in one.at if at <= self._latest]
 
 
 def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) -> GpuEvents:
@@ -117,12 +118,14 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
 def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow) -> Column:
     """Return the newest reset of each GPU: its own, or that of its machine or driver."""
     of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
+    times: dict[int, dict[str, list[int]]] = {}
     for one in counts:
-        if one.kind not in RESET_EVENTS:
-            continue
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if gpu is not None:
-            of_gpu[gpu] = max(of_gpu[gpu], window.newest(one))
-        elif not one.view and machine is not None:
-            of_machine[machine] = max(of_machine[machine], window.newest(one))
+            if one.kind in FAILURES or one.kind in RESET_EVENTS:
+                times.setdefault(gpu, {}).setdefault(one.kind, []).extend(window.times(one))
+        elif not one.view and machine is not None and one.kind in RESET_EVENTS:
+            of_machine[machine] = max(of_machine[machine], *window.times(one), 0)
+    for gpu, own in times.items():
+        of_gpu[gpu] = max(reset_times(own), default=0)
     return np.maximum(of_gpu, of_machine[subjects.machine_of])

@@ -1,7 +1,8 @@
 """Metrics, texts and events that the facts need from the store. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from gpufleet.fleet.device_events import FAILURES
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.device_state import CORE_READINGS
 from gpufleet.model.event import EventKind
@@ -112,13 +113,44 @@ FACT_METRICS = (*DEVICE_METRICS, *MACHINE_METRICS, *FACT_TEXTS)
 RESET_EVENTS = frozenset(
     {EventKind.GPU_RESET, EventKind.GPU_RECOVERED, EventKind.DRIVER_LOADED, EventKind.DRIVER_RELOADED}
 )
-"""Events after which earlier XIDs of a GPU are no longer its state."""
+"""Events after which earlier XIDs of a GPU are no longer its state; see `reset_times`."""
 
-FACT_EVENTS = frozenset({EventKind.XID, EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *RESET_EVENTS})
+XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS, *FAILURES})
+"""Kinds of events from which the XIDs since the last reset follow."""
+
+FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS})
 """Kinds of events that the facts need: the second argument of `FactStore.event_counts`."""
 
 EVENT_SECONDS = 86400.0
 """Age of the oldest events that the facts need."""
+
+
+def reset_times(times: Mapping[str, Iterable[int]]) -> list[int]:
+    """Return the times of the resets among the events of a GPU, ascending.
+
+    A recovery from errors alone is none: after a call that failed, a GPU can answer again without a reset. A recovery
+    can be reported twice; the failure before the first one can be too old to be listed.
+
+    Args:
+        times: kind to the times of its events.
+    """
+    found: list[int] = []
+    failed: set[str] = set()
+    is_first = True
+    for at, is_recovery, kind in sorted(
+        (at, kind == EventKind.GPU_RECOVERED, kind) for kind, own in times.items() for at in own
+    ):
+        if kind in FAILURES:
+            failed.add(kind)
+        elif is_recovery:
+            if failed - {EventKind.GPU_FAILED} or (is_first and not failed):
+                found.append(at)
+            failed.clear()
+            is_first = False
+        elif kind in RESET_EVENTS:
+            found.append(at)
+    return found
+
 
 MISSING: Mapping[RuleScope, Mapping[str, str]] = {RuleScope.MACHINE: {}, RuleScope.DEVICE: {}}
 """Inputs of the scopes without a source of data, each with the reason: they are unknown for every subject."""

@@ -4,12 +4,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS, XID_EVENTS, reset_times
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
 
-PAST_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS})
+PAST_EVENTS = XID_EVENTS
 """Kinds of events that are judged."""
 
 XidCounts = Mapping[int, Mapping[int, int]]
@@ -32,7 +32,10 @@ def past_xids(
     counts: dict[int, Mapping[int, int]] = {}
     for place, view in enumerate(views):
         own = [one for one in every if one.view == view]
-        resets = sorted([*of_machine, *(one.at for one in own if one.kind in RESET_EVENTS)])
+        times: dict[str, list[int]] = {}
+        for one in own:
+            times.setdefault(one.kind, []).append(one.at)
+        resets = sorted([*of_machine, *reset_times(times)])
         xids = [one for one in own if one.kind == EventKind.XID]
         for step, codes in _codes_at(steps, xids, resets):
             counts[step * len(views) + place] = codes
