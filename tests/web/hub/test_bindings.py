@@ -601,6 +601,19 @@ async def test_ended_unbound_allocation_knows_no_later_name(fleet: Fleet) -> Non
     assert await reasons() == before
 
 
+async def test_repeated_put_binds_no_ended_allocation(fleet: Fleet) -> None:
+    """No machine had the name in the time of the allocation. It is bound on request."""
+    ended = {"valid_from": fleet.time(0), "valid_to": fleet.time(10)}
+    await fleet.report(NINE, 900.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-7", **ended))[0] == 201
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 990.0, 28)
+    assert (await fleet.put("a", "acme", "gpu-7", team="ml", **ended))[0] == 200
+    assert await fleet.powers("a") == set()
+    assert await fleet.usage("a") == {}
+    assert (await fleet.put("a", "acme", "gpu-7", query="?rebind=true", **ended))[0] == 200
+    assert await fleet.powers("a") == {900.0}
+
+
 async def test_one_gpu_by_uuid_and_by_address_is_one_claim(fleet: Fleet) -> None:
     await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x"))
     assert (await fleet.put("a", "acme", "gpu-7", devices=["GPU-x"]))[0] == 201

@@ -313,7 +313,7 @@ class AllocationQueries:
     ) -> tuple[Binding, ...]:
         if (
             before is not None
-            and before.bindings
+            and (before.bindings or bindings.has_ended(before, to_ns(at)))
             and not rebind
             and (before.spec.target, before.spec.devices) == (one.spec.target, one.spec.devices)
         ):
