@@ -498,6 +498,47 @@ async def test_allocation_follows_a_machine_whose_new_name_was_imported_first(fl
     assert await fleet.powers("a") == {700.0}
 
 
+@pytest.mark.parametrize("end", [{}, {"valid_to": 25}])
+async def test_time_of_an_import_cannot_be_allocated_again(fleet: Fleet, end: dict[str, int]) -> None:
+    """bravo has gpu-8, which only its exporter reports until it proves to be gpu-7. Time of acme there is over."""
+    own = {"valid_from": fleet.time(0), "valid_to": fleet.time(5)}
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+    assert (await fleet.put("a", "acme", "gpu-7", **own))[0] == 201
+    await fleet.write_power("gpu-8", 0, 800.0, 12)
+    until = {name: fleet.time(minute) for name, minute in end.items()}
+    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(10), **until))[0] == 201
+    past = {"valid_from": fleet.time(12), "valid_to": fleet.time(20)}
+    assert (await fleet.put("c", "charlie", "gpu-8", **past))[0] == 409
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 801.0, 31, gpu("GPU-0"))
+    assert (await fleet.put("c", "charlie", "gpu-8", **past))[0] == 409
+    assert (await fleet.put("a", "acme", "gpu-7", team="ml", **own))[0] == 200
+
+
+async def test_pending_allocation_begins_after_the_time_of_an_import(fleet: Fleet) -> None:
+    """bravo had the machine while only its exporter reported it. It then gets the name of charlie's target."""
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+    await fleet.write_power("gpu-8", 0, 800.0, 12)
+    ended = {"valid_from": fleet.time(10), "valid_to": fleet.time(25)}
+    assert (await fleet.put("b", "bravo", "gpu-8", **ended))[0] == 201
+    assert (await fleet.put("c", "charlie", "gpu-9", valid_from=fleet.time(12)))[0] == 201
+    for name in "gpu-8", "gpu-9":
+        await fleet.report(msgspec.structs.replace(SEVEN, name=name), 801.0, 29, gpu("GPU-0"))
+    assert await fleet.powers("c") == {801.0}
+    (binding,) = (await fleet.site.request("/v1/allocations/c"))[1]["bindings"]
+    assert binding == {"machine": await fleet.id_of(SEVEN), "since": fleet.time(25)}
+
+
+async def test_tenant_keeps_a_machine_that_another_one_names(fleet: Fleet) -> None:
+    """bravo's gpu-8 proves to be acme's gpu-7. acme's allocation can still be changed."""
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    await fleet.write_power("gpu-8", 0, 800.0, 12)
+    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(10)))[0] == 201
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 801.0, 31, gpu("GPU-0"))
+    assert (await fleet.put("a", "acme", "gpu-7", team="ml", valid_from=fleet.time(0)))[0] == 200
+    assert (await fleet.put("c", "charlie", "gpu-8", valid_from=fleet.time(20)))[0] == 409
+
+
 async def test_usage_of_a_renamed_machine_has_time_of_its_import(tmp_path: Path) -> None:
     """The tenant keeps the machine. Its exporter reports the new name for 40 minutes until its agent reports."""
     async with running_site(tmp_path) as site:

@@ -333,6 +333,21 @@ def without_machine(allocation: Allocation, last_seen: int, *, was_reported: boo
     return (*before, msgspec.structs.replace(current, until=ends))
 
 
+def under_every_id(allocation: Allocation, successors: Mapping[str, str]) -> Allocation:
+    """Return an allocation that is bound to every id of its machines, to compare its claims with those of others.
+
+    Args:
+        allocation: of any kind.
+        successors: id of a machine that only third parties reported, to that of the same machine by its own report.
+    """
+    others: list[Binding] = []
+    for one in allocation.bindings:
+        id_ = successors.get(one.machine, one.machine)
+        same = {id_, *(before for before, after in successors.items() if after == id_)} - {one.machine}
+        others += [msgspec.structs.replace(one, machine=machine) for machine in sorted(same)]
+    return msgspec.structs.replace(allocation, bindings=(*others, *allocation.bindings))
+
+
 def with_parents(bindings: tuple[Binding, ...], new: Binding) -> tuple[Binding, ...]:
     """Return bindings with the GPUs of their listed MIG devices, as far as the newest binding lacks them."""
     if not bindings or bindings[-1].until is not None or bindings[-1].machine != new.machine:

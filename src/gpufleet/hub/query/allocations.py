@@ -297,7 +297,7 @@ class AllocationQueries:
         one = Allocation(id=id, generation=1, spec=spec, created_at=at, bindings=before.bindings if before else ())
         if spec.kind is AllocationKind.BARE_METAL:
             one = msgspec.structs.replace(one, bindings=self._bindings(before, one, at, rebind=rebind))
-        for other in self._claims.rivals(one):
+        for other in (*self._claims.rivals(one), *self._new_rivals(before, one)):
             field = REQUIRED_TARGET_FIELD[spec.kind]
             subject = f"{_SUBJECTS[field]} {getattr(spec.target, field)!r}"
             if spec.kind in VM_KINDS and other.spec.target != spec.target:
@@ -307,6 +307,18 @@ class AllocationQueries:
                 f"close allocation {other.id!r} first, or choose times that do not overlap"
             )
         return self._registry.put_allocation(id, spec, at, one.bindings)
+
+    def _new_rivals(self, before: Allocation | None, one: Allocation) -> list[Allocation]:
+        """Return other tenants' allocations of a machine under another id of it, without those before the change.
+
+        A tenant that had the machine when it proved to be another tenant's keeps it.
+        """
+        known = () if before is None else self._claims.rivals(self._under_every_id(before))
+        return [other for other in self._claims.rivals(self._under_every_id(one)) if other not in known]
+
+    def _under_every_id(self, allocation: Allocation) -> Allocation:
+        found = self._registry.succeeded_machines()
+        return bindings.under_every_id(allocation, {one.machine: one.successor for one in found})
 
     def _bindings(
         self, before: Allocation | None, one: Allocation, at: dt.datetime, *, rebind: bool
@@ -374,7 +386,7 @@ class AllocationQueries:
                 one = self._registry.bind_allocation(one.id, with_parents)
                 self._claims.update(one)
             complete = msgspec.structs.replace(one, bindings=bindings.complete(one, found))
-            since = self._claims.free_since(complete, self._clock.now_ns())
+            since = self._claims.free_since(self._under_every_id(complete), self._clock.now_ns())
             if complete.bindings == one.bindings or since is None or (since and not bindings.lacks_machine(one)):
                 continue
             # At once, so that the next one does not take the same machine.
