@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,10 @@ Gpufleet.is_forked = True
 settings.register_profile("ci", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("ci"), max_examples=1000)
 settings.load_profile(os.environ.get("GPUFLEET_TEST_PROFILE", "ci"))
+
+
+# Daemons and virtual machines of the tests have sessions of their own: fixtures stop them also after a SIGTERM.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -198,7 +198,18 @@ def _run_and_exit(main: Callable[[], NoReturn]) -> NoReturn:
 
 
 def _report(pid: int, status: int) -> NoReturn:
-    """Write the exit code of a child, release its process id when the tests have read the code, and exit."""
+    """Write the exit code of a child, release its process id when the tests have read the code, and exit.
+
+    If the tests end first, also by a signal, the child is killed.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # these can be sent to the whole process group of the tests
+    child = os.pidfd_open(pid)
+    running = select.poll()
+    running.register(child, select.POLLIN)
+    running.register(status, 0)
+    if child not in dict(running.poll()):
+        os.kill(pid, signal.SIGKILL)
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert ended is not None
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
