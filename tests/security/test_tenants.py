@@ -70,6 +70,7 @@ async def test_conflict_does_not_name_the_other_tenant(full: Guarded) -> None:
     renamed = msgspec.structs.replace(NODE, name="renamed")
     id_ = (await full.request("/v1/machines", admin)).document["items"][0]["id"]
     by_id = {"kind": "bare_metal", "target": {"cluster": "local", "machine": id_}, "tenant": "other"}
+    assert (await full.request("/v1/allocations/mine", admin, "DELETE")).status == 200
     assert (await full.request("/v1/allocations/secret-name", admin, "PUT", by_id)).status == 201
     assert (await full.post(body(2, now(), machine=renamed), full.secrets[Role.SENDER])).status == 200
 
