@@ -227,10 +227,10 @@ class AllocationQueries:
 
         With `devices`, bind also GPUs at listed addresses at which nothing was seen.
         """
-        if not self._pending(id, devices=devices) and not self._succeeded():
+        if not self._pending(id, devices=devices) and not self._succeeded(id):
             return
         async with self._changes:
-            await self._executor.run(self._bind_successors)
+            await self._executor.run(lambda: self._bind_successors(id))
             await self._executor.run(lambda: self._bind_pending(self._pending(id, devices=devices), devices=devices))
 
     async def run_binding(self) -> None:
@@ -338,18 +338,19 @@ class AllocationQueries:
     def _pending(self, id: str | None, *, devices: bool) -> list[Allocation]:  # noqa: A002
         return [one for one in self._claims.pending(self._clock.now_ns(), devices=devices) if id in (None, one.id)]
 
-    def _succeeded(self) -> list[tuple[Allocation, SucceededMachine]]:
-        """Return the allocations whose machine proved to be another one."""
+    def _succeeded(self, id: str | None) -> list[tuple[Allocation, SucceededMachine]]:  # noqa: A002
+        """Return the allocations (or only this one) whose machine proved to be another one."""
         now = self._clock.now_ns()
         return [
             (one, found)
             for found in self._registry.succeeded_machines()
             for one in self._claims.bound_to(found.cluster, found.machine, now)
+            if id in (None, one.id)
         ]
 
-    def _bind_successors(self) -> None:
-        """Bind allocations to the machine that theirs proved to be, unless another tenant has that."""
-        for one, known in self._succeeded():
+    def _bind_successors(self, id: str | None = None) -> None:  # noqa: A002
+        """Bind allocations, or this one, to the machine that theirs proved to be, unless another tenant has it."""
+        for one, known in self._succeeded(id):
             target = msgspec.structs.replace(one.spec.target, machine=known.successor)
             found = self._lookup.bind(msgspec.structs.replace(one.spec, target=target))
             if found is None:
