@@ -14,7 +14,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord, PassthroughState
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.samples import StoredSample
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import Side, ViewKind, view_of_key
 
 _NOT_KNOWN = (
     "bound to vfio; a virtual machine that has it shows it under a UUID that this host never read: the pairing is "
@@ -36,7 +36,8 @@ def passed_through(devices: Iterable[AnswerDevice], stored: Sequence[StoredSampl
     for one in devices:
         if _is_bound_to_vfio(one):
             key = occupants.get(one.pci_address or "")
-            found[one.id] = frozenset() if key is None else frozenset((key.partition("/")[2],))
+            uuid = None if key is None else view_of_key(key).uuid
+            found[one.id] = frozenset((uuid,)) if uuid else frozenset()
         elif _is_not_shown(one):
             found[one.id] = frozenset((one.uuid,)) if one.uuid else frozenset()
     return found
