@@ -141,7 +141,7 @@ def past_findings(
         interval: the interval.
         points: series of the machine with `STEP_SECONDS`, from the start of the interval on.
         thresholds: of `RULES`.
-        events: events of the machine within the interval, of the kinds `PAST_EVENTS`.
+        events: events of the machine within the interval, of the kinds `XID_EVENTS`.
     """
     readings = PastReadings(interval, points)
     if not readings.views:

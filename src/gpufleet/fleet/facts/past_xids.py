@@ -4,13 +4,10 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS, XID_EVENTS, reset_times
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS, reset_times
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
-
-PAST_EVENTS = XID_EVENTS
-"""Kinds of events that are judged."""
 
 XidCounts = Mapping[int, Mapping[int, int]]
 """Row to XID to its number."""
@@ -24,7 +21,7 @@ def past_xids(
     Args:
         views: view keys of the GPUs. Rows are numbered by step, then by GPU.
         steps: time of each step, nanoseconds since 1970. Only earlier events count.
-        events: events of the machine, of the kinds `PAST_EVENTS`.
+        events: events of the machine, of the kinds `XID_EVENTS`.
         boots: times of boots of the machine, nanoseconds since 1970.
     """
     every = sorted(events, key=lambda one: one.at)

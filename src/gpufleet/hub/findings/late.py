@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from gpufleet.fleet.facts.metrics import XID_EVENTS
 from gpufleet.fleet.facts.past import (
     PAST_METRICS,
     PAST_RULES,
@@ -19,7 +20,6 @@ from gpufleet.fleet.facts.past import (
     Points,
     past_findings,
 )
-from gpufleet.fleet.facts.past_xids import PAST_EVENTS
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.model.finding import Finding
 from gpufleet.model.reading import Provenance
@@ -260,7 +260,7 @@ class PastJudge:
 
     def _events(self, interval: PastInterval) -> Sequence[StoredEvent]:
         span = EventSpan(cluster=interval.cluster, machine=interval.machine, start=interval.start, end=interval.end)
-        return self._store.events(EventQuery(spans=(span,), kinds=tuple(sorted(PAST_EVENTS)), limit=MAX_EVENTS))
+        return self._store.events(EventQuery(spans=(span,), kinds=tuple(sorted(XID_EVENTS)), limit=MAX_EVENTS))
 
 
 def _overlaps(one: Finding, other: Finding) -> bool:
