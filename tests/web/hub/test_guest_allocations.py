@@ -56,25 +56,29 @@ def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: flo
     return encode(msgspec.structs.replace(of_host, reports=(*of_host.reports, guest)))
 
 
+async def lose_vgpu(site: Site, at: int, *guests: MachineReport) -> None:
+    """Report a vGPU of the virtual machine, and then that its GPU is lost: its host still lists it."""
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "valid_from": "2020-01-01T00:00:00Z"}
+    await site.request("/v1/allocations/a", "PUT", spec)
+    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="vgpu-1", parent=gpu_view(1).key)
+    lost = Absent(Reason.GPU_LOST)
+    works = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
+    for seq, of_vgpu in (1, works), (2, dict.fromkeys(works, lost)):
+        samples = gpu_sample(gpu_view(1), at + seq, gpu_power_watts=lost), gpu_sample(view, at + seq, **of_vgpu)
+        sent = make_batch(seq, at + seq, samples=samples)
+        await site.post(encode(msgspec.structs.replace(sent, reports=(*sent.reports, *guests))))
+
+
 @pytest.mark.parametrize("state", [None, "not_enabled", "removed"])
 async def test_virtual_machine_reads_that_the_gpu_of_its_vgpu_is_lost(site: Site, state: str | None) -> None:
     """The driver then does not show who has the vGPU: the virtual machine that had it last, also if an agent knows it.
 
     `state` is that of the guest at its agent.
     """
-    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "valid_from": "2020-01-01T00:00:00Z"}
-    await site.request("/v1/allocations/a", "PUT", spec)
-    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="vgpu-1", parent=gpu_view(1).key)
-    at, lost = now() - 10 * NANOS, Absent(Reason.GPU_LOST)
-    works = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
-    for seq, of_vgpu in (1, works), (2, dict.fromkeys(works, lost)):
-        samples = gpu_sample(gpu_view(1), at + seq, gpu_power_watts=lost), gpu_sample(view, at + seq, **of_vgpu)
-        sent = make_batch(seq, at + seq, samples=samples)
-        if state is not None:
-            values: dict[str, int | float | str | Absent] = {"guest_state": state, "guest_problem": "", "guest_gpus": 1}
-            own = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=at + seq, values=values)
-            sent = msgspec.structs.replace(sent, reports=(*sent.reports, MachineReport(machine=GUEST, samples=(own,))))
-        await site.post(encode(sent))
+    at = now() - 10 * NANOS
+    values: dict[str, int | float | str | Absent] = {"guest_state": state or "", "guest_problem": "", "guest_gpus": 1}
+    own = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=at, values=values)
+    await lose_vgpu(site, at, *([] if state is None else [MachineReport(machine=GUEST, samples=(own,))]))
     _, found = await site.request("/v1/allocations/a/metrics")
     assert (found["source"], found["aggregate"]["coverage"]) == ("slice_vgpu_host", "0 of 1 devices")
     (device,) = found["devices"]
@@ -83,15 +87,9 @@ async def test_virtual_machine_reads_that_the_gpu_of_its_vgpu_is_lost(site: Site
 
 @pytest.mark.parametrize("state", ["ok", "not_enabled"])
 async def test_lost_vgpu_stays_behind_when_its_virtual_machine_moves(site: Site, state: str) -> None:
-    """The host with the lost GPU still lists the instance. The virtual machine has a whole GPU of another host."""
-    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "valid_from": "2020-01-01T00:00:00Z"}
-    await site.request("/v1/allocations/a", "PUT", spec)
-    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="vgpu-1", parent=gpu_view(1).key)
-    at, lost = now() - 10 * NANOS, Absent(Reason.GPU_LOST)
-    works = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
-    for seq, of_vgpu in (1, works), (2, dict.fromkeys(works, lost)):
-        samples = gpu_sample(gpu_view(1), at + seq, gpu_power_watts=lost), gpu_sample(view, at + seq, **of_vgpu)
-        await site.post(encode(make_batch(seq, at + seq, samples=samples)))
+    """The virtual machine has a whole GPU of another host."""
+    at = now() - 10 * NANOS
+    await lose_vgpu(site, at)
     await site.post(batch(3, at + 3, state, OTHER_NODE))
     _, found = await site.request("/v1/allocations/a/metrics")
     shown = {"ok": ("slice_guest", None, ["GPU-7"]), "not_enabled": ("unavailable", "not_enabled", [])}[state]
