@@ -79,7 +79,7 @@ def check_machines(facts: HubFacts) -> CheckResult:
     found = "; ".join(named) or "no machine yet"
     most = ratios[fullest[0]] if fullest else 0.0
     if most >= MACHINES_WARNING_RATIO and most > counts.get(fullest[0], 0) / facts.machines.limit:
-        found += f"; cluster {fullest[0]}: {most:.0%} of half of it by one sender, or of four times with retired ones"
+        found += f"; cluster {fullest[0]}: {most:.0%} of the limit of one sender (half), or with retired ones (4 times)"
     fix = "retire machines that are gone, look for made-up host names, or raise ingest.max_machines"
     if most >= 1:
         found += "; new machines get 403 too_many_machines"

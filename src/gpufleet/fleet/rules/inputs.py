@@ -61,7 +61,7 @@ _CLUSTER = (
     FactInput("expected_gpus", "", "Expected GPUs, as in its coverage, without replaced ones."),
     FactInput("reporting_gpus", "", "Reporting GPUs, as in its coverage."),
     FactInput("zero_utilization_ratio", _R, "Share of its reporting GPUs with a utilisation of exactly 0."),
-    FactInput("busy_before_ratio", _R, "Share of its reporting GPUs in use at one time in the hour before, at least."),
+    FactInput("busy_before_ratio", _R, "At least this share of its GPUs was in use at one time in the past hour."),
     _UPTIME,
     FactInput("allocated_devices", "", "Devices that Kubernetes or SLURM declares as allocated."),
     FactInput("unattributed_devices", "", "Allocated devices without a known holder."),

@@ -210,7 +210,8 @@ def _too_many(count: int, cluster: str, sender: str, room: MachineRoom) -> TooMa
     if count > room.cluster:
         return TooManyMachinesError(
             f"{count} new machines exceed the limit of cluster {cluster!r} (ingest.max_machines): check its senders "
-            "for made-up host names, and retire machines that are gone; with retired ones, four times as many fit"
+            "for made-up host names, and retire machines that are gone. With retired ones, the limit is four times as "
+            "high"
         )
     return TooManyMachinesError(
         f"{count} new machines exceed the limit of sender {sender!r} of cluster {cluster!r} (half of "
