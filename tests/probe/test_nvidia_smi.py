@@ -6,11 +6,13 @@ import pytest
 
 from gpufleet.channels.local import LocalExec
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.errors import ChannelTimeoutError
 from gpufleet.probe.facts import FactList
 from gpufleet.probe.measurements import MeasurementList
 from gpufleet.probe.nvidia_smi import PAUSE_SECONDS, busy_gpus, probe_nvidia_smi
 from gpufleet.probe.runner import CommandRunner
 from gpufleet.runtime import SystemClock
+from tests.fakes.commands import Answer, FakeCommands, printed
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, scenario_of_capture
 
 H200 = "capture-h200__590.48.01.txt"
@@ -71,6 +73,22 @@ async def test_failed_call_has_the_exit_code_and_message(smi: FakeNvidiaSmi) -> 
     assert facts.value("nvidia_smi_exit_code") == 9
     assert [(one.absent, one.values) for one in measurements.measurements()] == [(Reason.NO_DRIVER, ())] * 2
     assert len(smi.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ({}, Reason.NOT_ENABLED),
+        ({"nvidia-smi": printed("", code=126)}, Reason.NOT_PERMITTED),
+        ({"nvidia-smi": ChannelTimeoutError("nvidia-smi: no answer within 60 s")}, Reason.TIMEOUT),
+    ],
+)
+async def test_call_that_did_not_run_has_no_exit_code(answers: dict[str, Answer], reason: Reason) -> None:
+    facts = FactList()
+    runner = CommandRunner(FakeCommands(**answers), SystemClock())
+    assert await probe_nvidia_smi(runner, 1, facts, MeasurementList()) is not None
+    found = {fact.name: (fact.value, fact.absent) for fact in facts.facts}
+    assert found["nvidia_smi_exit_code"] == (None, reason)
 
 
 async def test_forged_output_costs_its_own_facts_only(smi: FakeNvidiaSmi) -> None:

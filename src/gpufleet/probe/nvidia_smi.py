@@ -63,8 +63,7 @@ async def probe_nvidia_smi(
     first = await runner.run(_plain("nvidia_smi_cold"))
     failure = failure_of_call(first)
     measurements.add(COLD, failure or first.seconds)
-    if first.result is not None:
-        facts.add("nvidia_smi_exit_code", first.result.exit_code, "nvidia-smi")
+    facts.add("nvidia_smi_exit_code", _exit_code(first), "nvidia-smi")
     if failure is not None:
         measurements.skip(WARM, failure)
         for name in ("nvidia_gpus", "nvidia_driver_version", "nvidia_cuda_version"):
@@ -107,6 +106,14 @@ def failure_of_call(outcome: CommandOutcome) -> Absent | None:
         return None
     failure = classify_failure(result.exit_code, result.stdout, result.stderr)
     return Absent(failure.reason, f"exit code {result.exit_code}: {failure.message}")
+
+
+def _exit_code(outcome: CommandOutcome) -> int | Absent:
+    """Return the exit code, or why the program did not run: a shell has a code of its own for a missing program."""
+    if outcome.absent is not None:
+        return outcome.absent
+    assert outcome.result is not None
+    return outcome.result.exit_code
 
 
 async def _read_list(runner: CommandRunner, facts: FactList) -> None:
