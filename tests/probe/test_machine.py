@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpufleet.channels.local import LocalFiles
@@ -98,6 +99,21 @@ async def test_unknown_fact_is_absent_and_not_zero(tmp_path: Path) -> None:
     for name in ("host_rdma_devices", "host_iommu_groups", "host_pci_gpus", "host_numa_nodes", "host_cpu_sockets"):
         assert facts[name, ""].absent is not None
         assert facts[name, ""].value is None
+
+
+async def test_root_without_a_size_is_not_empty(tmp_path: Path) -> None:
+    class Diskless:
+        async def fetch(self, plan: FetchPlan) -> FetchResult:
+            fetched = await LocalFiles(tmp_path).fetch(plan)
+            for point, figures in fetched.filesystems.items():  # the kernel's rootfs, a ramfs, reports no blocks
+                fetched.filesystems[point] = msgspec.structs.replace(figures, size_bytes=0)
+            return fetched
+
+    plant(TREE, tmp_path)
+    facts = FactList()
+    await probe_machine(Diskless(), FakeClock(), facts, MeasurementList())
+    size = next(fact for fact in facts.facts if fact.name == "host_root_bytes")
+    assert (size.value, size.absent) == (None, Reason.NOT_SUPPORTED)
 
 
 async def test_every_fact_of_the_machine_is_known_or_absent(tmp_path: Path) -> None:

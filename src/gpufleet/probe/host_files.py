@@ -11,6 +11,7 @@ from gpufleet.model.reading import Value
 from gpufleet.ports.channel import FetchPlan
 from gpufleet.probe.containers import CONTAINERD_CONFIG, DOCKER_CONFIG, add_runtimes
 from gpufleet.probe.facts import FactList
+from gpufleet.readers.host.mapping.devices import NO_SIZE
 from gpufleet.readers.host.parse.kernel import parse_meminfo
 from gpufleet.readers.host.parse.pci import basename, is_address, is_display, parse_numa_node
 from gpufleet.readers.host.parse.storage import parse_mountinfo, root_mount
@@ -222,7 +223,7 @@ def _add_root_filesystem(source: FetchedFiles, into: FactList) -> None:
         root = Absent(Reason.NO_DATA, f"{MOUNTINFO} has no root mount")
     into.add("host_root_filesystem", root if isinstance(root, Absent) else root.fstype, MOUNTINFO)
     sizes = source.fetched.filesystems.get("/")
-    into.add("host_root_bytes", source.absence("/") if sizes is None else sizes.size_bytes, "statvfs /")
+    into.add("host_root_bytes", source.absence("/") if sizes is None else sizes.size_bytes or NO_SIZE, "statvfs /")
 
 
 def _texts(source: FetchedFiles, folder: str, file: str) -> dict[str, str]:

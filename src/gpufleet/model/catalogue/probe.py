@@ -15,6 +15,7 @@ ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
 NO_SYSTEMD = Absence(Reason.NOT_ENABLED, "systemd does not run on the machine")
 NO_PHASE = Absence(Reason.NOT_REPORTED, "systemd reports no time of this phase")
 NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
+NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
 INACTIVE = Absence(Reason.NOT_ENABLED, "no unit of this kind is active")
 NO_DRIVER = Absence(Reason.NO_DRIVER, "nvidia-smi cannot communicate with the driver")
 
@@ -80,7 +81,7 @@ PROBE_METRICS = (
     _text(762, "virtualization", "Hypervisor this machine runs under, or none", "/proc/cpuinfo, DMI"),
     # disk
     _text(710, "root_filesystem", "Type of the root filesystem", "/proc/self/mountinfo"),
-    _row(711, "root_bytes", INT, "Size of the root filesystem", "statvfs", unit="bytes"),
+    _row(711, "root_bytes", INT, "Size of the root filesystem", "statvfs", NO_SIZE, unit="bytes"),
     _text(712, "root_disk_model", "Model of the root disk", "/sys/class/block/*/device/model", NO_DISK),
     _text(713, "root_disk_serial", "Serial number of the root disk", "/sys/class/block/*/device/serial", NO_DISK),
     _row(716, "root_disk_bytes", INT, "Size of the root disk", "/sys/class/block/*/size", NO_DISK, unit="bytes"),

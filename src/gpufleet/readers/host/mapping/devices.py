@@ -23,6 +23,8 @@ HIDDEN = Absent(
     Reason.NOT_PERMITTED, "the machine's processes are hidden by a container's PID namespace, or by hidepid on /proc"
 )
 NO_SYSTEMD = Absent(Reason.NOT_SUPPORTED, "no process found; without systemd the installed services are unknown")
+NO_SIZE = Absent(Reason.NOT_SUPPORTED, "the filesystem reports no size")
+"""A ramfs, a tmpfs without a limit, and FUSE filesystems without the call, report no blocks."""
 NONE = "none"
 """Label of a PCI function without a driver."""
 
@@ -47,9 +49,7 @@ def _figures(source: FetchedFiles, mount: Mount) -> dict[str, int | Absent]:
         return {f"host_filesystem_{name}": absent for name in names}
     values: dict[str, int | Absent] = {f"host_filesystem_{name}": getattr(figures, name) for name in names}
     if figures.size_bytes == 0:
-        # A tmpfs without a limit, and FUSE filesystems without the call, report no blocks.
-        unknown = Absent(Reason.NOT_SUPPORTED, "the filesystem reports no size")
-        values |= {f"host_filesystem_{name}": unknown for name in names if name.endswith("_bytes")}
+        values |= {f"host_filesystem_{name}": NO_SIZE for name in names if name.endswith("_bytes")}
     if figures.files == 0:
         # btrfs and similar filesystems allocate inodes dynamically and report 0.
         unlimited = Absent(Reason.NOT_SUPPORTED, "the filesystem has no fixed number of files")
