@@ -63,6 +63,25 @@ async def test_properties_of_a_gpu_are_facts(smi: FakeNvidiaSmi) -> None:
     assert found["gpu_sm_clock_max_hertz"].value == float(row["clocks.max.sm"].removesuffix(" MHz")) * 1e6
 
 
+@pytest.mark.parametrize(
+    ("cells", "version", "reason"),
+    [
+        (("[N/A]",), None, Reason.NOT_SUPPORTED),  # an Orin with release 540.3.0
+        (("[GPU is lost]", "590.48.01"), "590.48.01", None),
+        (("[GPU is lost]",), None, Reason.GPU_LOST),
+        (("590.48.01", "535.1"), None, Reason.NO_DATA),
+    ],
+)
+async def test_placeholder_is_no_driver_version(
+    smi: FakeNvidiaSmi, cells: tuple[str, ...], version: str | None, reason: Reason | None
+) -> None:
+    (row,) = smi.scenario["rows"]
+    smi.write(rows=[{**row, "driver_version": cell} for cell in cells])
+    _, facts, _ = await probe(smi, repeats=1)
+    found = {fact.name: (fact.value, fact.absent) for fact in facts.facts}
+    assert found["nvidia_driver_version"] == (version, reason)
+
+
 async def test_failed_call_has_the_exit_code_and_message(smi: FakeNvidiaSmi) -> None:
     message = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     smi.fault("*", stdout=message, code=9)

@@ -143,8 +143,9 @@ async def _read_fields(runner: CommandRunner, facts: FactList) -> None:
         except WireError as error:
             failure = Absent(Reason.INVALID_VALUE, str(error))
     drivers = {row["driver_version"] for row in rows}
+    drivers = {text for text in drivers if text_reason(text) is None} or drivers
     if len(drivers) == 1:
-        facts.add("nvidia_driver_version", drivers.pop(), source)
+        facts.add("nvidia_driver_version", _field_value("nvidia_driver_version", drivers.pop()), source)
     else:
         facts.add(
             "nvidia_driver_version", failure or Absent(Reason.NO_DATA, "the output has no single version"), source

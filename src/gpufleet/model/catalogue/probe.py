@@ -17,6 +17,7 @@ NO_PHASE = Absence(Reason.NOT_REPORTED, "systemd reports no time of this phase")
 NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
 NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
 INACTIVE = Absence(Reason.NOT_ENABLED, "no unit of this kind is active")
+NO_VERSION = Absence(Reason.NOT_SUPPORTED, "nvidia-smi has no version, as on some Jetson modules")
 NO_DRIVER = Absence(Reason.NO_DRIVER, "nvidia-smi cannot communicate with the driver")
 
 
@@ -103,7 +104,8 @@ PROBE_METRICS = (
           "/proc/driver/nvidia/version", Absence(Reason.NOT_SUPPORTED, "the module is not loaded")),
     # driver
     _count(730, "nvidia_gpus", "GPUs by nvidia-smi", "nvidia-smi -L", ABSENT_TOOL, NO_DRIVER),
-    _text(731, "nvidia_driver_version", "Driver version by nvidia-smi", "nvidia-smi", ABSENT_TOOL, NO_DRIVER),
+    _text(731, "nvidia_driver_version", "Driver version by nvidia-smi", "nvidia-smi", ABSENT_TOOL, NO_DRIVER,
+          NO_VERSION),
     _text(732, "nvidia_cuda_version", "CUDA version by nvidia-smi", "nvidia-smi", ABSENT_TOOL, NO_DRIVER),
     _count(733, "nvidia_smi_exit_code", "Exit code of the first plain call of nvidia-smi", "nvidia-smi", ABSENT_TOOL),
     _seconds(734, "nvidia_smi_cold", "Duration of the first plain call of nvidia-smi by the probe", "nvidia-smi",
