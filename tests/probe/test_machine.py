@@ -116,6 +116,30 @@ async def test_root_without_a_size_is_not_empty(tmp_path: Path) -> None:
     assert (size.value, size.absent) == (None, Reason.NOT_SUPPORTED)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "specifications", "reason"),
+    [
+        ("/etc/cdi/nvidia.yaml", "/etc/cdi/nvidia.yaml", None),  # a file of mode 600
+        ("/etc/cdi/*.yaml", None, Reason.NOT_PERMITTED),  # a folder that cannot be listed
+    ],
+)
+async def test_unreadable_specifications_are_not_none(
+    tmp_path: Path, hidden: str, specifications: str | None, reason: Reason | None
+) -> None:
+    class Unprivileged:
+        async def fetch(self, plan: FetchPlan) -> FetchResult:
+            fetched = await LocalFiles(tmp_path).fetch(plan)
+            if fetched.files.pop("/etc/cdi/nvidia.yaml", None) is not None:
+                fetched.errors[hidden] = "EACCES"
+            return fetched
+
+    plant(TREE, tmp_path)
+    facts = FactList()
+    await probe_machine(Unprivileged(), FakeClock(), facts, MeasurementList())
+    found = next(fact for fact in facts.facts if fact.name == "host_cdi_specifications")
+    assert (found.value, found.absent) == (specifications, reason)
+
+
 async def test_every_fact_of_the_machine_is_known_or_absent(tmp_path: Path) -> None:
     plant(TREE, tmp_path)
     machine_facts = FactList()

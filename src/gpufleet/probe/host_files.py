@@ -32,7 +32,7 @@ IOMMU = "/sys/kernel/iommu_groups"
 INFINIBAND = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
 NVIDIA_VERSION = "/proc/driver/nvidia/version"
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+CDI_FILES = tuple(f"{folder}/*.{kind}" for folder in ("/etc/cdi", "/var/run/cdi") for kind in ("json", "yaml"))
 
 MACHINE_PLAN = FetchPlan(
     files=(
@@ -42,7 +42,7 @@ MACHINE_PLAN = FetchPlan(
         f"{NODE}/node[0-9]*/cpulist",
         f"{HUGEPAGES}/hugepages-*/nr_hugepages", f"{HUGEPAGES}/hugepages-*/free_hugepages",
         f"{IOMMU}/*/type", f"{PCI}/*/class", f"{PCI}/*/vendor",
-        *(f"{folder}/*.{kind}" for folder in CDI_FOLDERS for kind in ("json", "yaml")),
+        *CDI_FILES,
     ),
     links=(f"{INFINIBAND}/*", f"{IOMMU}/*/devices/*"),
     filesystems=("/",),
@@ -212,8 +212,16 @@ def _add_counts(source: FetchedFiles, into: FactList) -> None:
             into.add(name, source.absence(pattern), pattern)
         else:
             into.add(name, total if SYSFS in source.fetched.files else source.absence(SYSFS), pattern)
-    files = [path for path in source.fetched.files if path.startswith(CDI_FOLDERS)]
-    into.add("host_cdi_specifications", ", ".join(sorted(files)) or "none", " ".join(CDI_FOLDERS))
+    _add_specifications(source, into)
+
+
+def _add_specifications(source: FetchedFiles, into: FactList) -> None:
+    """Add the names of CDI specifications. Those of DRA drivers are often readable by root only."""
+    errors = source.fetched.errors
+    hidden = next((source.absence(pattern) for pattern in CDI_FILES if pattern in errors), None)
+    folders = tuple({pattern.partition("*")[0] for pattern in CDI_FILES})
+    found = sorted(path for path in (*source.fetched.files, *errors) if path.startswith(folders))
+    into.add("host_cdi_specifications", hidden or ", ".join(found) or "none", " ".join(CDI_FILES))
 
 
 def _add_root_filesystem(source: FetchedFiles, into: FactList) -> None:

@@ -124,7 +124,8 @@ PROBE_METRICS = (
     _text(745, "runc_version", "Version of runc", "runc --version", ABSENT_TOOL),
     _text(746, "nvidia_container_toolkit_version", "Version of the NVIDIA Container Toolkit", "nvidia-ctk --version",
           ABSENT_TOOL),
-    _text(747, "cdi_specifications", "Files of Container Device Interface specifications", "/etc/cdi, /var/run/cdi"),
+    _text(747, "cdi_specifications", "Files of Container Device Interface specifications", "/etc/cdi, /var/run/cdi",
+          Absence(Reason.NOT_PERMITTED, "a folder is not readable by this user")),
     # boot and readiness, by the machine's own monotonic clock
     _seconds(750, "boot_firmware", "Firmware, up to the boot loader", "systemctl show", NO_SYSTEMD, NO_PHASE),
     _seconds(751, "boot_loader", "Boot loader, up to the kernel", "systemctl show", NO_SYSTEMD, NO_PHASE),
