@@ -237,6 +237,24 @@ async def test_reused_job_id_does_not_change_the_past(cluster: Cluster) -> None:
         assert (minutes(answer), answer.unresolved) == ({"plain": (8, 8)}, ())
 
 
+@pytest.mark.parametrize(
+    ("valid", "held"),
+    [((20, 30), (2, 15)), ((0, 10), (15, 25)), ((0, 10), (15, None))],
+    ids=["before", "after", "present"],
+)
+async def test_reason_does_not_come_from_another_use_of_a_job_id(
+    cluster: Cluster, valid: tuple[float, float], held: tuple[float, float | None]
+) -> None:
+    """The job of an allocation never had a device; another job has the same id at another time."""
+    target = {"kind": "slurm_job", "target": {"cluster": "local", "job_id": "123"}, "tenant": "acme"}
+    spec = {**target, "valid_from": cluster.time(valid[0]), "valid_to": cluster.time(valid[1])}
+    assert (await cluster.site.request("/v1/allocations/a", "PUT", spec))[0] == 201
+    await cluster.report(29, {ONE: 1.0}, [cluster.held(ONE, job("123"), *held, methods=("slurm",))])
+    (own,) = (await usage(cluster, "allocation", *valid)).unresolved
+    answer = await usage(cluster, "allocation", 0, 30)
+    assert (minutes(answer), answer.unresolved) == ({}, (own,))
+
+
 async def test_pod_on_the_machine_of_another_tenant_is_contested(cluster: Cluster) -> None:
     await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 0)])
     assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201

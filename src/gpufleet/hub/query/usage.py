@@ -9,7 +9,7 @@ import msgspec
 
 from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate_unbound, validity
-from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, may_overlap
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
 from gpufleet.fleet.usage.instances import instance_intervals
 from gpufleet.fleet.usage.residence import (
@@ -366,7 +366,7 @@ class UsageCalculator:
             return AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, workloads.AMBIGUOUS_JOB, uncertain=0)
         if own:
             return AllocatedUnits(tuple(own))
-        stored = held.stored.get(allocation.id, ())
+        stored = [one for one in held.stored.get(allocation.id, ()) if may_overlap(one, *validity(allocation))]
         any_holder = bool(stored) or self._lookup.has_holders(allocation.spec.target.cluster)
         ambiguous = allocation.id in held.ambiguous
         why = workloads.not_held_reason(
