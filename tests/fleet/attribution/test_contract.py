@@ -395,6 +395,19 @@ def test_listed_device_has_no_dimensions_of_its_machine() -> None:
         assert (len(found.host_dimensions), bool(found.host)) == (count, True)
 
 
+@pytest.mark.parametrize(
+    ("devices", "peers"),
+    [(("GPU-1",), [""]), (("GPU-1", "GPU-2"), ["", "0000:02:00.0"]), (None, ["", "0000:02:00.0", "0000:03:00.0"])],
+)
+def test_listed_device_names_no_linked_gpu_of_others(devices: tuple[str, ...] | None, peers: list[str]) -> None:
+    links = [DimValue("gpu_nvlink_gpu_links", (f"0000:0{number}:00.0",), 4) for number in (2, 3)]
+    dims = (DimValue("gpu_nvlink_up", ("0",), 1), *links)
+    samples = [msgspec.structs.replace(gpu_sample(gpu_view(1), NOW), dims=dims), gpu_sample(gpu_view(2), NOW)]
+    found = answer_for(bare_metal(devices=devices), [stored(one) for one in samples])
+    shown_dims = [dim for one in found.devices for dim in one.dimensions]
+    assert [dim.labels.get("peer_pci_address", "") for dim in shown_dims] == peers
+
+
 def test_machine_without_the_listed_gpu_is_not_named() -> None:
     """It can have another tenant's name by now."""
     found = answer_for(bare_metal(devices=("GPU-9",)), FRESH)

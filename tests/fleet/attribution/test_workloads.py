@@ -17,7 +17,7 @@ from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
-from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.samples import StoredSample
@@ -75,6 +75,15 @@ def test_only_the_held_device_answers() -> None:
     assert [one.uuid for one in found.devices] == ["GPU-1"]
     assert set(values(found)) == {1.0}
     assert found.host == {}
+
+
+@pytest.mark.parametrize("holdings", [[held(ONE)], [held(ONE), held(TWO)]], ids=["one", "both"])
+def test_held_device_names_no_linked_gpu_of_others(holdings: list[StoredHolding]) -> None:
+    samples = [power(one, 1.0) for one in (ONE, TWO)]
+    link = DimValue("gpu_nvlink_gpu_links", (TWO.pci_address or "",), 4)
+    linked = msgspec.structs.replace(samples[0].sample, dims=(link,))
+    found = answer_for(holdings, machine([msgspec.structs.replace(samples[0], sample=linked), samples[1]]))
+    assert sum(len(one.dimensions) for one in found.devices) == len(holdings) - 1
 
 
 def test_lost_gpu_without_uuid_answers_for_its_holder() -> None:

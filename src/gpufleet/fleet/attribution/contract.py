@@ -39,7 +39,7 @@ from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import XID_ALL, XID_ERRORS, XID_LAST, XID_LAST_AT, XID_SINCE
-from gpufleet.model.reading import Provenance, Reading, Value
+from gpufleet.model.reading import DimReading, Provenance, Reading, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
@@ -201,6 +201,25 @@ def without_foreign_details(stored: StoredSample) -> StoredSample:
     return _with_details(stored, is_shown)
 
 
+_PEER = "peer_pci_address"
+"""Dimension with the PCI address of another GPU."""
+
+
+def without_foreign_peers(found: Iterable[AnswerDevice]) -> tuple[AnswerDevice, ...]:
+    """Remove the NVLinks to GPUs that are not among the devices: such a GPU may be another tenant's.
+
+    Args:
+        found: the devices of one machine in an answer.
+    """
+    found = tuple(found)
+    own = {None, *(one.pci_address for one in found)}
+
+    def is_shown(dim: DimReading) -> bool:
+        return dim.value is None or dim.labels.get(_PEER) in own
+
+    return tuple(msgspec.structs.replace(one, dimensions=tuple(filter(is_shown, one.dimensions))) for one in found)
+
+
 def _with_details(stored: StoredSample, keep: Callable[[Absent], bool]) -> StoredSample:
     """Remove the details of absences that are not to be kept."""
     sample = stored.sample
@@ -242,6 +261,8 @@ def _host_answer(
     homes = {key: address for address, key in last_occupants(own).items()}
     every = devices(machine.cluster, machine.id, own, freshness)
     found = _allocated(every, machine, binding, allocation.spec, homes)
+    if not whole_machine:
+        found = without_foreign_peers(found)
     host_sources = stored_readings([one for one in own if one.sample.view is None], freshness)
     host = merge(host_sources)
     # Mounts and interfaces can name another tenant of the machine.

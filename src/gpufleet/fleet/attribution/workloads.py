@@ -204,7 +204,7 @@ def _machine_answer(
     failed = contract.newest_failure([one for one in recent if one.state is not ReaderState.OK])
     error = None if failed is None else contract.visible_error(failed, whole_machine=False)
     ordered = sorted({one.id: one for one in chosen}.values(), key=lambda one: (one.pci_address or "~", one.id))
-    return _MachineAnswer(tuple(ordered), of_device, source, live, failed, error)
+    return _MachineAnswer(contract.without_foreign_peers(ordered), of_device, source, live, failed, error)
 
 
 def _device(
