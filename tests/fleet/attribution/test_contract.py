@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.fleet.attribution.contract import NO_ANSWERER, answer
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import REASON_TEXTS, Absent, Reason
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
 from gpufleet.model.catalogue import CATALOGUE, Lane
@@ -326,7 +326,7 @@ def test_device_listed_by_both_its_names_is_counted_once() -> None:
     ],
 )
 def test_only_the_tenant_of_a_whole_machine_sees_error_texts(text: str) -> None:
-    readers = (status(last_error=text, state=ReaderState.PARTIAL, error_class="timeout", last_attempt=NOW),)
+    readers = (status(last_error=text, state=ReaderState.FAILED, error_class="timeout", last_attempt=NOW),)
     found = answer_for(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH, readers=readers)
     assert found.last_error == "nvml: timeout: The call did not return in time."
     assert answer_for(bare_metal(), FRESH, readers=readers).last_error == text
@@ -342,9 +342,20 @@ def test_only_the_tenant_of_a_whole_machine_sees_error_texts(text: str) -> None:
     ],
 )
 def test_error_class_and_reader_name_no_tenant(reader: str, error_class: str, shown: str) -> None:
-    failing = status(last_error="text", state=ReaderState.PARTIAL, error_class=error_class, last_attempt=NOW)
+    failing = status(last_error="text", state=ReaderState.FAILED, error_class=error_class, last_attempt=NOW)
     failing = msgspec.structs.replace(failing, reader=reader)
     assert answer_for(bare_metal(devices=("GPU-1",)), FRESH, readers=(failing,)).last_error == shown
+
+
+def test_error_of_single_devices_is_not_shown_to_tenants_of_others() -> None:
+    partial = status(last_error="GPU-5: lost", state=ReaderState.PARTIAL, error_class="partial", last_attempt=NOW)
+    failed = status(last_error="text", state=ReaderState.FAILED, error_class="no_driver", last_attempt=NOW - 1)
+    for spec, shown in (
+        (bare_metal(devices=("GPU-1",)), "nvml: no_driver: " + REASON_TEXTS[Reason.NO_DRIVER]),
+        (bare_metal(), "GPU-5: lost"),
+    ):
+        assert answer_for(spec, FRESH, readers=(failed, partial)).last_error == shown
+    assert answer_for(bare_metal(devices=("GPU-1",)), FRESH, readers=(partial,)).last_error is None
 
 
 def test_error_from_before_the_allocation_is_not_shown() -> None:

@@ -165,18 +165,22 @@ def test_uncertain_device_is_counted_and_not_shown() -> None:
     assert set(values(found)) == {1.0}
 
 
-def test_error_of_a_reader_has_a_fixed_text() -> None:
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [(ReaderState.FAILED, "nvml: timeout: The call did not return in time."), (ReaderState.PARTIAL, None)],
+)
+def test_error_has_a_fixed_text_unless_single_devices_failed(state: ReaderState, shown: str | None) -> None:
     failing = ReaderStatus(
         reader="nvml",
         lane=Lane.FAST,
         interval_seconds=10,
-        state=ReaderState.PARTIAL,
+        state=state,
         last_error="GPU-1: in use by alice",
         error_class="timeout",
         last_attempt=NOW,
     )
     found = answer_for([held(ONE)], machine([power(ONE, 1.0)], readers=[failing]))
-    assert found.last_error == "nvml: timeout: The call did not return in time."
+    assert found.last_error == shown
 
 
 @pytest.mark.parametrize(

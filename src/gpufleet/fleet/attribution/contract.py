@@ -145,6 +145,25 @@ def newest_failure(readers: Sequence[ReaderStatus]) -> ReaderStatus | None:
     return max(failed, key=lambda one: (one.last_attempt or 0, one.reader, one.lane)) if failed else None
 
 
+def failure_since(begin: int, readers: Sequence[ReaderStatus], *, whole_machine: bool) -> ReaderStatus | None:
+    """Return the newest error that the tenant of a machine, or of some of its devices, may see.
+
+    The tenant of some devices does not see that a pass failed for single devices: these can be another tenant's, and
+    the readings of its own devices have their reasons.
+
+    Args:
+        begin: nanoseconds since 1970; errors of earlier passes are another tenant's.
+        readers: of the machine.
+        whole_machine: whether the tenant has the whole machine.
+    """
+    ignored = {ReaderState.OK} if whole_machine else {ReaderState.OK, ReaderState.PARTIAL}
+    return newest_failure([one for one in _since(begin, readers) if one.state not in ignored])
+
+
+def _since(begin: int, readers: Sequence[ReaderStatus]) -> list[ReaderStatus]:
+    return [one for one in readers if (one.last_attempt or 0) >= begin]
+
+
 _DEVICE_NAME = re.compile(
     r"(?:GPU|MIG)-[\w/-]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?|[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
@@ -249,8 +268,7 @@ def _host_answer(
     clipped = [clip_to_allocation(one, begin, own_xids) for one in samples]
     own = clipped if whole_machine else [without_foreign_details(one) for one in clipped]
     since = 0 if begin is None else to_ns(begin)
-    recent = [one for one in readers if (one.last_attempt or 0) >= since]
-    failed = newest_failure([one for one in recent if one.state is not ReaderState.OK])
+    failed = failure_since(since, readers, whole_machine=whole_machine)
     error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     if not own:
         detail = "no sample of this machine has been stored yet"
@@ -273,7 +291,7 @@ def _host_answer(
     why = None if live else Absent(Reason.STALE, f"nothing was received for more than {stale_after_seconds:g} s")
     expected = sum(allocation.spec.expected.values())
     if live and (expected or allocation.spec.devices) and all(one.source is Provenance.UNAVAILABLE for one in found):
-        failed = newest_failure(recent)
+        failed = newest_failure(_since(since, readers))
         why = _no_gpu(failed)
         error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     return AllocationAnswer(

@@ -24,7 +24,7 @@ from gpufleet.model.allocation import Allocation, AllocationKind
 from gpufleet.model.api.answer import AllocatedHolding, AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.holdings import Holding, HoldingVerdict
 from gpufleet.model.reading import Provenance, Reading
-from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime
@@ -200,8 +200,7 @@ def _machine_answer(
     if not live:
         chosen = [_stale(one) for one in chosen]
     since = max(one.start for one in held)
-    recent = [one for one in found.readers if (one.last_attempt or 0) >= since]
-    failed = contract.newest_failure([one for one in recent if one.state is not ReaderState.OK])
+    failed = contract.failure_since(since, found.readers, whole_machine=False)
     error = None if failed is None else contract.visible_error(failed, whole_machine=False)
     ordered = sorted({one.id: one for one in chosen}.values(), key=lambda one: (one.pci_address or "~", one.id))
     return _MachineAnswer(contract.without_foreign_peers(ordered), of_device, source, live, failed, error)
