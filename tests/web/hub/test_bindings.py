@@ -454,6 +454,29 @@ async def test_pending_allocation_has_its_machine_from_the_first_report(fleet: F
     assert await fleet.powers("a") == {700.0}
 
 
+MIG = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-m", parent="gpu/GPU-x")
+UNREAD = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0")
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "other"),
+    [
+        (gpu("GPU-y", "0000:02:00.0"), "0000:01:00.0", "0000:01:00.0"),
+        (UNREAD, "0000:01:00.0", "GPU-x"),
+        (gpu("GPU-x"), "MIG-m", "GPU-x"),
+    ],
+    ids=["unseen address", "unread slot", "unseen MIG device"],
+)
+async def test_pending_device_is_bound_before_another_put(fleet: Fleet, before: View, own: str, other: str) -> None:
+    """bravo's allocation is put before the next round of binding."""
+    await fleet.report(SEVEN, 1.0, 1, before)
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[own]))[0] == 201
+    await fleet.report(SEVEN, 2.0, 2, gpu("GPU-x"), MIG)
+    status, problem = await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(0), devices=[other])
+    assert (status, problem["error"]) == (409, "conflict")
+    assert (await fleet.site.request("/v1/allocations/a/metrics"))[1]["source"] == "host_local_probe"
+
+
 async def test_pending_allocation_begins_after_another_tenants_time(fleet: Fleet) -> None:
     """bravo's time has ended; the newest values are still those of bravo's time."""
     await fleet.report(NINE, 900.0, 1)

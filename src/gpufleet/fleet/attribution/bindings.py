@@ -467,12 +467,15 @@ class Claims:
         due = [one for one in found if not has_ended(one, now) and (devices or lacks_machine(one) or bound_slots(one))]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
-    def unbound(self, cluster: str, names: Iterable[str], now: int) -> tuple[Allocation, ...]:
-        """Return the allocations that wait for a machine of one of these names or ids, in order of creation."""
-        subjects = [(cluster, f"{_UNBOUND}{name}") for name in names]
-        found = [self._by_id.get(id_) for subject in subjects for id_ in self._by_subject.get(subject, ())]
-        due = [one for one in found if one is not None and not has_ended(one, now)]
-        return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
+    def waiting(self, cluster: str, names: Iterable[str], now: int) -> tuple[Allocation, ...]:
+        """Return the allocations that wait for a machine of one of these names or ids, or for a device of it.
+
+        They are in order of creation.
+        """
+        subjects = [(cluster, f"{prefix}{name}") for name in names for prefix in (_UNBOUND, "")]
+        ids = {id_ for subject in subjects for id_ in self._by_subject.get(subject, ()) if id_ in self._pending}
+        found = [one for id_ in ids if (one := self._by_id.get(id_)) is not None and not has_ended(one, now)]
+        return tuple(sorted(found, key=lambda one: (to_ns(one.created_at), one.id)))
 
     def bound_to(self, cluster: str, machine: str, now: int) -> tuple[Allocation, ...]:
         """Return the allocations that are bound to a machine now. The past of an ended one does not change."""

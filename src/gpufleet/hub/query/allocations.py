@@ -363,11 +363,11 @@ class AllocationQueries:
                 self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(ended, found, since)))
 
     def _bind_named(self, id: str, spec: AllocationSpec) -> None:  # noqa: A002
-        """Bind other allocations that wait for the machine of a spec: they named it first."""
+        """Bind other allocations that wait for the machine of a spec, or for a device of it: they named it first."""
         machines = self._lookup.candidates(spec.target)
         names = {spec.target.machine or "", *(one.machine.name for one in machines), *(one.id for one in machines)}
-        waiting = self._claims.unbound(spec.target.cluster, names, self._clock.now_ns())
-        self._bind_pending([one for one in waiting if one.id != id], devices=False)
+        waiting = self._claims.waiting(spec.target.cluster, names, self._clock.now_ns())
+        self._bind_pending([one for one in waiting if one.id != id], devices=True)
 
     def _bind_pending(self, pending: Iterable[Allocation], *, devices: bool) -> None:
         """Bind what can be bound; an allocation stays pending while another tenant has its machine or device.
