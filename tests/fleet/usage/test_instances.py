@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from gpufleet.fleet.usage.instances import instance_intervals
 from gpufleet.fleet.usage.residence import UNBOUNDED, Interval
 from gpufleet.fleet.usage.units import Place
@@ -67,6 +69,18 @@ def test_repeated_text_changes_nothing() -> None:
 def test_restart_with_another_instance_replaces_the_ended_one() -> None:
     found = intervals([text(A, HOUR, MINE), text(B, 6 * HOUR, MINE)], report(A, 5 * HOUR), report(B, 9 * HOUR))
     assert found == {place(A): ((0, 6 * HOUR),), place(B): ((6 * HOUR, UNBOUNDED),)}
+
+
+@pytest.mark.parametrize("after", [MINE, NEXT])
+@pytest.mark.parametrize(("last", "end"), [(5, 6), (8, 9)])
+def test_replaced_instance_stays_so_if_it_is_used_again(after: str, last: int, end: int) -> None:
+    """An instance that was reported beside the other one until 8:00 was not replaced."""
+    texts = [text(A, HOUR, MINE), text(B, 6 * HOUR, MINE), text(A, 9 * HOUR, after)]
+    stored = {"host": [report(A, 9 * HOUR), report(B, 9 * HOUR)]}
+    found = instance_intervals(MINE, texts, stored, lambda *_: last * HOUR)
+    again = ((9 * HOUR, UNBOUNDED),) if after == MINE and end < 9 else ()
+    end = UNBOUNDED if after == MINE and end == 9 else end * HOUR
+    assert found[place(A)] == ((0, end), *again)
 
 
 def test_texts_of_imports_do_not_count() -> None:

@@ -556,6 +556,18 @@ async def test_vgpu_of_a_restarted_virtual_machine_counts_once(site: Site) -> No
     assert await hours(site) == {"a": (24.0, 24.0)}
 
 
+@pytest.mark.parametrize("vm", [VM_A, VM_B])
+async def test_vgpu_that_is_used_again_leaves_the_past(site: Site, vm: str) -> None:
+    """The first virtual machine has another instance from 13:00 on. Its first one is reported again at 18:00."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_A)
+    await put_vm(site, "a", "t", VM_A)
+    await post_instance(site, 2, 13, VM_A, number=1)
+    assert await hours(site) == {"a": (24.0, 24.0)}
+    await post_instance(site, 3, 18, vm)
+    assert await hours(site) == {"a": (24.0, 24.0)}
+
+
 @pytest.mark.parametrize("after", [(), (2,)], ids=["removed", "replaced"])
 async def test_removed_mig_device_stays_in_the_past(site: Site, after: tuple[int, ...]) -> None:
     """A GPU is divided again after the end of an allocation of its MIG device."""

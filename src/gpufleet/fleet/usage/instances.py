@@ -1,24 +1,56 @@
 """Intervals in which a virtual machine had vGPU instances, from the texts that its hosts reported of them. Pure.
 
 - An instance belongs to the virtual machine that was reported from it last, also after the virtual machine stopped.
-- An instance that ended is replaced by the next one of the same virtual machine, such as after a restart.
+- An instance that ended is replaced by the next one of the same virtual machine, such as after a restart, also if it is
+  reported again later.
 - Before all reports, an instance belongs to the first virtual machine, unless that one had another instance before.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from gpufleet.fleet.readings import present_keys
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
 from gpufleet.fleet.usage.units import Place
+from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, normalise_uuid
 
+LastReport = Callable[[Place, int, int], int | None]
+"""Returns when an instance was last reported within an interval, nanoseconds since 1970, or None."""
+
+
+def always_reported(place: Place, start: int, end: int) -> int:
+    """Return that an instance was reported until the end of an interval."""
+    return end
+
+
+class _Run(NamedTuple):
+    """Interval in which an instance had a virtual machine.
+
+    Attributes:
+        start, end: nanoseconds since 1970; `end` is that of the next report after a pause, or of the next machine.
+        place: the instance.
+        is_first: whether no virtual machine had the instance before.
+        last: last report from which another instance can replace it; `UNBOUNDED` if it was reported until `end`.
+    """
+
+    start: int
+    end: int
+    place: Place
+    is_first: bool
+    last: int
+
 
 def instance_intervals(
-    wanted: str, texts: Iterable[StoredText], stored: Mapping[str, Sequence[StoredSample]]
+    wanted: str,
+    texts: Iterable[StoredText],
+    stored: Mapping[str, Sequence[StoredSample]],
+    last_within: LastReport = always_reported,
 ) -> dict[Place, tuple[Interval, ...]]:
     """Return the intervals in which a virtual machine had each instance.
 
@@ -26,33 +58,57 @@ def instance_intervals(
         wanted: UUID of the virtual machine.
         texts: ids of virtual machines of every instance that ever had this one, in order of time.
         stored: newest samples of the machines. Texts of other readers than those of the host itself do not count.
+        last_within: queried for an instance that was reported again, if the virtual machine had several instances.
     """
     readers, last, present = _reports(stored)
     holders: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for one in texts:
         place, holder = (one.machine, one.view), normalise_uuid(one.text)
-        if holder is None or one.reader not in readers.get(place, ()):
-            continue
-        if not holders[place] or holders[place][-1][1] != holder:
+        if holder is not None and one.reader in readers.get(place, ()):
             holders[place].append((one.at, holder))
-    runs: list[tuple[int, int, Place, bool]] = []  # start, end, instance, whether it is the first of the instance
-    for place, changes in holders.items():
-        ends = [at for at, _ in changes[1:]] + [UNBOUNDED]
-        for number, ((at, holder), end) in enumerate(zip(changes, ends, strict=True)):
-            if holder == wanted:
-                runs.append((at, end, place, number == 0))
-    runs.sort()
+    had = [place for place, changes in holders.items() if any(holder == wanted for _, holder in changes)]
+    newest = {place: at + (MAX_CLOCK_SKEW_NS if place in present else -MAX_CLOCK_SKEW_NS) for place, at in last.items()}
+    search = last_within if len(had) > 1 else always_reported
+    runs = sorted(run for place in had for run in _runs(wanted, place, holders[place], newest[place], search))
     found: dict[Place, list[Interval]] = defaultdict(list)
-    for start, end, place, is_first in runs:
-        until = end
-        if end == UNBOUNDED:
-            skew = MAX_CLOCK_SKEW_NS if place in present else -MAX_CLOCK_SKEW_NS
-            later = [at for at, *_ in runs if at > max(start, last[place] + skew)]
-            until = min(later, default=UNBOUNDED)
-        had_other = runs[0][0] < start - MAX_CLOCK_SKEW_NS
-        begin = 0 if is_first and not had_other else start
-        found[place].append((begin, until))
+    for run in runs:
+        later = [one.start for one in runs if run.end > one.start > max(run.start, run.last)]
+        until = min(later, default=run.end)
+        had_other = runs[0].start < run.start - MAX_CLOCK_SKEW_NS
+        begin = 0 if run.is_first and not had_other else run.start
+        intervals = found[run.place]
+        if intervals and intervals[-1][1] == run.start:
+            begin = intervals.pop()[0]
+        intervals.append((begin, until))
     return {place: tuple(intervals) for place, intervals in found.items()}
+
+
+def _runs(
+    wanted: str, place: Place, changes: Sequence[tuple[int, str]], newest: int, last_within: LastReport
+) -> Iterator[_Run]:
+    """Yield the runs of an instance, in order of time, from its texts.
+
+    Args:
+        wanted: UUID of the virtual machine.
+        place: the instance.
+        changes: times and virtual machines.
+        newest: `last` of its present run.
+        last_within: as in `instance_intervals`.
+    """
+    start: int | None = None
+    is_first = changes[0][1] == wanted
+    for (at, holder), (end, after) in pairwise([*changes, (UNBOUNDED, "")]):
+        if holder != wanted:
+            continue
+        start = at if start is None else start
+        last = newest if end == UNBOUNDED else UNBOUNDED
+        if end != UNBOUNDED and end - at > RETURN_GAP_NS:
+            reported = max(at, last_within(place, at, end) or at)
+            if end - reported > RETURN_GAP_NS:
+                last = reported - MAX_CLOCK_SKEW_NS
+        if after != wanted or last != UNBOUNDED:
+            yield _Run(start, end, place, is_first, last)
+            start, is_first = None, False
 
 
 def _reports(

@@ -246,11 +246,13 @@ class UsageCalculator:
         machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
         stays = self._stays(cluster, stored)
+        of_hosts = PastReports(self._store, cluster, Side.HOST)
         instances = {
             one.id: instance_intervals(
                 normalise_uuid(one.spec.target.vm_uuid or "") or "",
                 inside[one.id].texts,
                 {node.id: stored.get(node.id, ()) for node in inside[one.id].nodes},
+                of_hosts.last_within,
             )
             for one in mine
             if one.id in inside

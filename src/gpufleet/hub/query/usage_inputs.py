@@ -1,7 +1,7 @@
 """Inputs that both kinds of usage have in common: limits of a query, and the usage of devices. Blocks."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
@@ -29,7 +29,8 @@ from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.readings import StoredText
-from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.stored.retention import Resolution
+from gpufleet.model.stored.samples import StoredSample, StoredSeries
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.ports.store import HistoryStore, Store
@@ -38,6 +39,7 @@ MAX_SPAN_NS = 1100 * 86_400 * 10**9
 """Maximum interval of a query."""
 
 
+_MINUTE_NS = 60 * NANOS
 _HOUR_NS = 3600 * NANOS
 _DAY_NS = 24 * _HOUR_NS
 REPORTED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
@@ -49,7 +51,7 @@ _SOURCES = {
 
 
 class PastReports:
-    """Looks up whether a machine of a cluster reported values of a GPU, on one side, in an interval."""
+    """Looks up the reports of a GPU by a machine of a cluster, on one side, in an interval."""
 
     def __init__(self, store: HistoryStore, cluster: str, side: Side) -> None:
         self._store = store
@@ -65,15 +67,42 @@ class PastReports:
         first, last = -(-start // _HOUR_NS) * _HOUR_NS, end // _HOUR_NS * _HOUR_NS
         if first >= last:
             return False
-        machine, view = place
         return any(
-            (view, name) in found.points
-            for source in self._sources
-            for found in [
-                self._store.series(self._cluster, machine, REPORTED, first, last, last - first, source, {view})
-            ]
+            (place[1], name) in found.points
+            for found in self._series(place, first, last, last - first)
             for name in REPORTED
         )
+
+    def last_within(self, place: Place, start: int, end: int) -> int | None:
+        """Return the last report in an interval, or None if there is none; nanoseconds since 1970.
+
+        It is known to the minute, and to the hour where only hourly rollups are left.
+        """
+        hour = end - end % _HOUR_NS
+        start = max(start, end - MAX_SPAN_NS)
+        start -= start % _HOUR_NS
+        in_last = self._last_minute(place, max(start, hour), end)
+        if in_last is not None or start >= hour:
+            return in_last
+        hours, _ = self._times(place, start, hour, _HOUR_NS)
+        return (self._last_minute(place, max(hours), max(hours) + _HOUR_NS) or max(hours)) if hours else None
+
+    def _last_minute(self, place: Place, start: int, end: int) -> int | None:
+        """Return the minute of the last report in an interval; None if there is none, or if it is not known."""
+        times, is_known = self._times(place, start, end, _MINUTE_NS) if start < end else ((), False)
+        return max(times, default=None) if is_known else None
+
+    def _times(self, place: Place, start: int, end: int, step: int) -> tuple[list[int], bool]:
+        """Return the steps with reports, and whether they are not those of hours only."""
+        found = list(self._series(place, start, end, step))
+        times = [at for one in found for name in REPORTED for at, _ in one.points.get((place[1], name), ())]
+        return times, all(one.resolution is not Resolution.HOUR for one in found)
+
+    def _series(self, place: Place, start: int, end: int, step: int) -> Iterator[StoredSeries]:
+        """Yield the series of a GPU, of each source."""
+        machine, view = place
+        for source in self._sources:
+            yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
 
 
 def complete_stays(
