@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gpufleet.model.absence import Absent, Reason
@@ -236,6 +237,18 @@ async def test_states_without_a_name_are_invalid(fake: FakeNvml, start: Start) -
     assert slow.values["gpu_recovery_action"] == Absent(Reason.INVALID_VALUE, "FI 230: a state without a name")
     assert static.values["gpu_compute_mode"] == Absent(Reason.INVALID_VALUE, f"{G}ComputeMode: a state without a name")
     assert static.values["gpu_architecture"] == "unnamed (99)"
+
+
+async def test_recovery_actions_of_the_binding_have_names(fake: FakeNvml, start: Start) -> None:
+    prefix = "NVML_GPU_RECOVERY_ACTION_"
+    actions = sorted(value for name, value in vars(pynvml).items() if name.startswith(prefix))
+    for fake_gpu, action in zip(fake.scenario.devices, actions, strict=True):
+        fake_gpu.fields[230] = Field(action)
+    fake.apply()
+    slow = await start(fake).read(Lane.SLOW)
+    read = tuple(device(slow, index).values["gpu_recovery_action"] for index in range(len(actions)))
+    assert read == CATALOGUE["gpu_recovery_action"].states
+    assert read[6:] == ("bus_reset", "system_reboot")
 
 
 async def test_field_values_are_decoded_by_type_and_code(fake: FakeNvml, start: Start) -> None:

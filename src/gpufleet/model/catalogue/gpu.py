@@ -178,7 +178,7 @@ GPU_METRICS = (
          smi=("remapped_rows.failure",), absent=(OLD_CHIP, GUEST)),
     _row(38, "gpu_recovery_action", STATE, ENUM, "", "Recovery action that the driver recommends for this GPU",
          low=None, lane=SLOW, states=("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset",
-                                      "recover_imex"),
+                                      "recover_imex", "bus_reset", "system_reboot"),
          nvml=("FI 230",), dcgm=(1523,), smi=("gpu_recovery_action",), absent=(OLD_DRIVER,)),
     # PCIe
     _row(39, "gpu_pcie_link_generation", GAUGE, INT, "", "PCIe generation the link runs at; drops when idle",

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS samples (
     `gpu_remapped_rows_uncorrectable` Nullable(UInt64) CODEC(ZSTD(1)),
     `gpu_row_remap_pending` Nullable(UInt64) CODEC(ZSTD(1)),
     `gpu_row_remap_failed` Nullable(UInt64) CODEC(ZSTD(1)),
-    `gpu_recovery_action` Nullable(Enum8('none' = 0, 'gpu_reset' = 1, 'node_reboot' = 2, 'drain_p2p' = 3, 'drain_and_reset' = 4, 'recover_imex' = 5)) CODEC(ZSTD(1)),
+    `gpu_recovery_action` Nullable(Enum8('none' = 0, 'gpu_reset' = 1, 'node_reboot' = 2, 'drain_p2p' = 3, 'drain_and_reset' = 4, 'recover_imex' = 5, 'bus_reset' = 6, 'system_reboot' = 7)) CODEC(ZSTD(1)),
     `gpu_pcie_link_generation` Nullable(UInt64) CODEC(ZSTD(1)),
     `gpu_pcie_link_width` Nullable(UInt64) CODEC(ZSTD(1)),
     `gpu_pcie_replays_total` Nullable(UInt64) CODEC(ZSTD(1)),
