@@ -282,6 +282,13 @@ async def test_newer_field_ids_are_used_if_older_are_unknown(fail_all: bool, tmp
     assert unknown == Absent(Reason.NOT_IN_DRIVER, "DCGM 1523: the engine does not know it")
 
 
+async def test_version_of_the_driver_is_no_driver_session(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.healthy(1)) as (reader, _):
+        rounds = [await reader.read(lane) for lane in LANES]
+    sessions = {sample.driver_session for done in rounds for sample in done.samples}
+    assert sessions == {0}, "it is the same after a reload of the driver, which resets counters"
+
+
 async def test_unsupported_engine_reports_its_version(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(EngineFault.UNKNOWN_VERSION)

@@ -1,6 +1,5 @@
 """Conversion of one pass over an engine to samples. Pure."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from gpufleet.model.text import clean
 from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
 from gpufleet.readers.dcgm.mapping import activity
 from gpufleet.readers.dcgm.mapping.device import (
-    DRIVER,
     MACHINE_ROWS,
     MIG_MODE,
     PCI_BUS_ID,
@@ -156,7 +154,7 @@ def _gpu(readings: PassReadings, gpu: Entity, view: View, lane: Lane) -> Sample:
         values["gpu_pci_address"] = view.pci_address or Absent(Reason.NO_DATA, f"DCGM {PCI_BUS_ID}")
     else:
         values[DRIVER_EVENTS] = int(readings.xids_watched)
-    return _sample(readings, view, lane, values, dims, text_of(live.get(DRIVER)))
+    return _sample(readings, view, lane, values, dims)
 
 
 def _instances(readings: PassReadings, gpu: Entity) -> list[tuple[dict[str, Value | Absent], tuple[DimValue, ...]]]:
@@ -183,8 +181,7 @@ def mig_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane
             continue
         live = readings.live.get(device.compute_instance, _NOTHING)
         values = map_mig_size(device.slices) if lane is Lane.SLOW else _mig_values(readings, device, live)
-        driver = text_of(readings.live.get(device.gpu, _NOTHING).get(DRIVER))
-        found.append(_sample(readings, _mig_view(gpu, device, live), lane, values, (), driver))
+        found.append(_sample(readings, _mig_view(gpu, device, live), lane, values, ()))
     return found
 
 
@@ -314,13 +311,10 @@ def _sample(
     lane: Lane,
     values: dict[str, Value | Absent],
     dims: tuple[DimValue, ...],
-    driver: str,
 ) -> Sample:
-    session = int.from_bytes(hashlib.blake2b(driver.encode(), digest_size=8).digest(), "big") >> 11 if driver else 0
+    """Return a sample without a driver session: an engine does not report the load of the driver."""
     cleaned = {name: _cleaned(value) for name, value in values.items()}
-    return Sample(
-        view=view, reader=NAME, lane=lane, measured_at=readings.at, values=cleaned, dims=dims, driver_session=session
-    )
+    return Sample(view=view, reader=NAME, lane=lane, measured_at=readings.at, values=cleaned, dims=dims)
 
 
 def _cleaned(value: Value | Absent) -> Value | Absent:

@@ -131,7 +131,7 @@ MACHINE_ROWS: tuple[DcgmRow, ...] = (
 """Readings of the engine's machine, which every GPU repeats."""
 
 MASK, REASON, STATE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active", "gpu_state"
-IDENTITY = (DRIVER, UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE)
+IDENTITY = (UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE)
 """Fields requested in every pass: identity and modes."""
 
 _LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
