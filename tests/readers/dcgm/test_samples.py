@@ -12,9 +12,10 @@ from gpufleet.model.view import ViewKind
 from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_INSTANCE, GPU_LOST, EngineState
 from tests.readers.dcgm.engines import reading
 
-UUID, PCI_BUS_ID, POWER, ECC_MODE = 54, 57, 155, 300
+UUID, PCI_BUS_ID, MIG_MODE, POWER, ECC_MODE = 54, 57, 67, 155, 300
 PROFILE, SM_ACTIVITY, DRAM_ACTIVITY = 50, 1002, 1005
 NOT_SUPPORTED, GENERIC_ERROR, RESET_REQUIRED, DRIVER_TIMEOUT = -6, -3, -19, -57
+BLANKS: dict[type, float | str] = {int: 0x7FFF_FFFF_FFFF_FFF0, float: 140_737_488_355_328.0, str: "<<<NULL>>>"}
 
 
 def of_gpu(found: Round, index: int) -> Sample:
@@ -70,6 +71,28 @@ async def test_lost_gpu_without_identity_keeps_its_own(tmp_path: Path, *, closes
     assert of_gpu(lost, 1).values["gpu_state"] == "lost"
     assert [event.kind for event in lost.events] == ["gpu_lost"] * len(lost_ids)
     assert [event.kind for event in recovered.events] == ["gpu_recovered"] * len(lost_ids)
+
+
+async def test_gpu_with_blanks_only_is_unreadable(tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    engine.gpus[1].values[MIG_MODE], engine.gpus[1].instances = 1, [("1g.18gb", 1)]
+    values = engine.gpus[1].values
+    async with reading(tmp_path, engine) as (reader, _):
+        known = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW)]
+        engine.gpus[1].values = {field: BLANKS[type(value)] for field, value in values.items()}
+        engine.gpus[1].instances = []
+        blank = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)]
+        engine.gpus[1].values = values
+        recovered = await reader.read(Lane.FAST)
+    assert [of_gpu(one, 1).view for one in blank] == [of_gpu(known[0], 1).view] * 3
+    assert of_gpu(blank[0], 1).values["gpu_state"] == "unreadable"
+    assert of_gpu(blank[0], 0).values["gpu_state"] == "ok"
+    for before, after in zip(known, blank, strict=False):
+        (mig,) = [one for one in before.samples if one.view is not None and one.view.kind is ViewKind.MIG]
+        (absent,) = [one for one in after.samples if one.view == mig.view]
+        assert all(isinstance(value, Absent) for value in absent.values.values())
+    assert [event.kind for one in blank for event in one.events] == ["gpu_failed"]
+    assert [event.kind for event in recovered.events] == ["gpu_recovered"]
 
 
 @pytest.mark.parametrize("ids", [{0: 0, 1: 1, 2: 3, 3: 2}, {0: 0, 1: 1, 2: 2}], ids=["other ids", "fewer GPUs"])

@@ -124,7 +124,7 @@ class DcgmReader:
         views, errors = self._identify(session, readings)
         own = samples.machine_sample(readings, lane)
         found = [*samples.gpu_samples(readings, views, lane), *samples.mig_samples(readings, views, lane)]
-        found += self._instances.missing(found, samples.lost_gpus(readings, views), lane)
+        found += self._instances.missing(found, samples.unread_gpus(readings, views), lane)
         return Round(
             samples=(*found, *((own,) if own else ())),
             events=tuple(self._states.change_by_samples(found)),

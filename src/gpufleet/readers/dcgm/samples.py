@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.codecs.dcgm_wire.codes import REASONS, STALE_DATA
+from gpufleet.codecs.dcgm_wire.codes import REASONS, STALE_DATA, blank_of
 from gpufleet.codecs.dcgm_wire.commands import LATEST_FORMS
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
 from gpufleet.model.absence import Absent, Reason
@@ -28,7 +28,7 @@ from gpufleet.readers.dcgm.mapping.device import (
 )
 from gpufleet.readers.dcgm.mapping.mig import NAME as PROFILE
 from gpufleet.readers.dcgm.mapping.mig import map_mig, map_mig_size
-from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, read_row
+from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, fields_of, read_row
 from gpufleet.readers.dcgm.session import EngineSession, MigDevice, mig_entities_of
 
 NAME = "dcgm"
@@ -38,6 +38,9 @@ STALE_MICROSECONDS = 10_000_000
 
 Values = Mapping[int, FieldValue]
 _NOTHING: Values = {}
+_NO_VALUE = Absent(Reason.NO_DATA, "the engine has no value of the GPU")
+_MACHINE_FIELDS = fields_of(MACHINE_ROWS)
+"""Fields that every GPU repeats: their values do not prove that it answers."""
 
 
 class PassReadings(NamedTuple):
@@ -81,7 +84,7 @@ def identify_gpus(
         live: values read live.
         side: side of the views.
         known: views of earlier passes over the same engine, whose GPU ids are fixed. A lost GPU that reports no
-            identity keeps its own.
+            identity keeps its own, and so does a GPU without any value.
     """
     found: dict[Entity, View] = {}
     errors: list[str] = []
@@ -92,7 +95,8 @@ def identify_gpus(
         values = live.get(gpu, _NOTHING)
         uuid, address = _identity(values)
         before = known.get(gpu)
-        if before is not None and lost_reason(values) is not None and _agrees(before, values):
+        is_unread = lost_reason(values) is not None or _has_no_value(values)
+        if before is not None and is_unread and _agrees(before, values):
             uuid, address = before.uuid or "", before.pci_address
         if not uuid and not address:
             errors.append(f"GPU {gpu.id} of the engine reports no UUID and no PCI address")
@@ -287,10 +291,17 @@ def _lost_reason(readings: PassReadings, gpu: Entity) -> Absent | None:
     return lost_reason(*(of.get(entity, _NOTHING) for of in (readings.live, readings.watched) for entity in entities))
 
 
-def lost_gpus(readings: PassReadings, views: Mapping[Entity, View]) -> dict[str, Absent]:
-    """Return the view keys of the lost GPUs, with the reason."""
+def unread_gpus(readings: PassReadings, views: Mapping[Entity, View]) -> dict[str, Absent]:
+    """Return the view keys of the GPUs that are lost or have no value, with the reason."""
     found = {view.key: _lost_reason(readings, gpu) for gpu, view in views.items()}
-    return {key: why for key, why in found.items() if why is not None}
+    empty = {view.key: _NO_VALUE for gpu, view in views.items() if _has_no_value(readings.live.get(gpu, _NOTHING))}
+    return empty | {key: why for key, why in found.items() if why is not None}
+
+
+def _has_no_value(live: Values) -> bool:
+    """Return whether a GPU has no live value: an engine that has lost it sends blanks in their place."""
+    own = [one for field, one in live.items() if field not in _MACHINE_FIELDS]
+    return bool(own) and all(one.status or one.value is None or blank_of(one.value) is not None for one in own)
 
 
 def text_of(value: FieldValue | None) -> str:
