@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from gpufleet.channels.stream.dialers import UnixDialer
@@ -12,6 +12,14 @@ from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.runtime import SystemClock
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineState
+from gpufleet.simulate.dcgm.values import FieldValue
+
+_BLANKS: dict[type, FieldValue] = {int: 0x7FFF_FFFF_FFFF_FFF0, float: 140_737_488_355_328.0, str: "<<<NULL>>>"}
+
+
+def blanks(values: Mapping[int, FieldValue]) -> dict[int, FieldValue]:
+    """Return blanks in place of values, as an engine sends them for a GPU that it has lost."""
+    return {field: _BLANKS[type(value)] for field, value in values.items()}
 
 
 @contextlib.asynccontextmanager

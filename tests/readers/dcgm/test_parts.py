@@ -11,19 +11,36 @@ from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE, GPU, GPU_INSTANCE
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.readers.dcgm.session import mig_devices_of, mig_entities_of
 from gpufleet.simulate.dcgm.state import EngineState
-from tests.readers.dcgm.engines import reading
+from gpufleet.simulate.dcgm.values import compute_instance_values
+from tests.readers.dcgm.engines import blanks, reading
 from tests.readers.dcgm.test_faults import values_of
 
 GPU_KEY = "gpu/GPU-5b4e07f6-3a86-4340-039d-000000000000"
+UUID, PROFILE = 54, 50
 
 
 def parts(found: Round) -> dict[str, Sample]:
     return {
         str(one.view.instance): one for one in found.samples if one.view is not None and one.view.kind is ViewKind.MIG
     }
+
+
+def mig_views(found: Round) -> set[View]:
+    return {one.view for one in found.samples if one.view is not None and one.view.kind is ViewKind.MIG}
+
+
+def mig_engine(*, named: bool) -> EngineState:
+    """Return an engine with two GPUs in MIG mode: three MIG devices and one, with or without UUIDs."""
+    state = EngineState.with_mig(2)
+    state.gpus[1].values[67], state.gpus[1].instances = 1, [("7g.141gb", 7)]
+    state.parts[GPU_INSTANCE, 2] = {PROFILE: "7g.141gb"}
+    state.parts[COMPUTE_INSTANCE, 3] = compute_instance_values(3)
+    for number in range(4 if named else 0):
+        state.parts[COMPUTE_INSTANCE, number][UUID] = f"MIG-6a3c1ac4-4b1e-5d9f-8d6a-00000000000{number}"
+    return state
 
 
 async def test_each_mig_device_has_its_own_readings(tmp_path: Path) -> None:
@@ -54,18 +71,48 @@ async def test_each_mig_device_has_its_own_readings(tmp_path: Path) -> None:
 
 async def test_mig_device_with_a_uuid_is_identified_by_it(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
-    state.parts[COMPUTE_INSTANCE, 0][54] = "MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001"
+    state.parts[COMPUTE_INSTANCE, 0][UUID] = "MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001"
     async with reading(tmp_path, state) as (reader, _):
         views = {one.view.key for one in (await reader.read(Lane.FAST)).samples if one.view is not None}
     assert "mig/MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001" in views
 
 
-async def test_unlistable_mig_devices_are_kept_with_absent_values(tmp_path: Path) -> None:
-    state = EngineState.with_mig(1)
+@pytest.mark.parametrize("named", [True, False], ids=["UUIDs", "no UUIDs"])
+async def test_mig_devices_have_one_view_in_all_lanes(tmp_path: Path, *, named: bool) -> None:
+    state = mig_engine(named=named)
     async with reading(tmp_path, state) as (reader, _):
-        await reader.read(Lane.FAST)
+        fast, slow = [mig_views(await reader.read(lane)) for lane in (Lane.FAST, Lane.SLOW)]
+    assert len(fast) == 4
+    assert fast == slow
+
+
+@pytest.mark.parametrize("lane", [Lane.FAST, Lane.SLOW])
+@pytest.mark.parametrize("named", [True, False], ids=["UUIDs", "no UUIDs"])
+async def test_mig_devices_of_an_unread_gpu_keep_their_views(tmp_path: Path, lane: Lane, *, named: bool) -> None:
+    """Another GPU is in MIG mode: the engine still lists the MIG devices of the lost one."""
+    state = mig_engine(named=named)
+    async with reading(tmp_path, state) as (reader, _):
+        before = await reader.read(lane)
+        state.gpus[0].values = blanks(state.gpus[0].values)
+        for number in range(3):
+            state.parts[COMPUTE_INSTANCE, number] = blanks(state.parts[COMPUTE_INSTANCE, number])
+        found = await reader.read(lane)
+    assert mig_views(found) == mig_views(before)
+    lost = [one for one in found.samples if one.view is not None and one.view.parent == GPU_KEY]
+    assert len(lost) == 3
+    assert all(isinstance(value, Absent) for one in lost for value in one.values.values())
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["UUIDs", "no UUIDs"])
+async def test_unlistable_mig_devices_are_kept_with_absent_values(tmp_path: Path, *, named: bool) -> None:
+    state = EngineState.with_mig(1)
+    if named:
+        state.parts[COMPUTE_INSTANCE, 0][UUID] = "MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001"
+    async with reading(tmp_path, state) as (reader, _):
+        before = await reader.read(Lane.FAST)
         state.hierarchy_error = -3
         found = await reader.read(Lane.FAST)
+    assert mig_views(found) == mig_views(before)
     assert "MIG devices cannot be listed" in found.errors[0]
     assert len(parts(found)) == 3
     for sample in parts(found).values():

@@ -10,12 +10,11 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import ViewKind
 from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_INSTANCE, GPU_LOST, EngineState
-from tests.readers.dcgm.engines import reading
+from tests.readers.dcgm.engines import blanks, reading
 
 UUID, PCI_BUS_ID, MIG_MODE, POWER, ECC_MODE = 54, 57, 67, 155, 300
 PROFILE, SM_ACTIVITY, DRAM_ACTIVITY = 50, 1002, 1005
 NOT_SUPPORTED, GENERIC_ERROR, RESET_REQUIRED, DRIVER_TIMEOUT = -6, -3, -19, -57
-BLANKS: dict[type, float | str] = {int: 0x7FFF_FFFF_FFFF_FFF0, float: 140_737_488_355_328.0, str: "<<<NULL>>>"}
 
 
 def of_gpu(found: Round, index: int) -> Sample:
@@ -79,7 +78,7 @@ async def test_gpu_with_blanks_only_is_unreadable(tmp_path: Path) -> None:
     values = engine.gpus[1].values
     async with reading(tmp_path, engine) as (reader, _):
         known = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW)]
-        engine.gpus[1].values = {field: BLANKS[type(value)] for field, value in values.items()}
+        engine.gpus[1].values = blanks(values)
         engine.gpus[1].instances = []
         blank = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)]
         engine.gpus[1].values = values

@@ -123,8 +123,9 @@ class DcgmReader:
             readings = readings._replace(xids_watched=await self._are_xids_watched())
         views, errors = self._identify(session, readings)
         own = samples.machine_sample(readings, lane)
-        found = [*samples.gpu_samples(readings, views, lane), *samples.mig_samples(readings, views, lane)]
-        found += self._instances.missing(found, samples.unread_gpus(readings, views), lane)
+        unread = samples.unread_gpus(readings, views)
+        found = [*samples.gpu_samples(readings, views, lane), *samples.mig_samples(readings, views, unread, lane)]
+        found += self._instances.missing(found, unread, lane)
         return Round(
             samples=(*found, *((own,) if own else ())),
             events=tuple(self._states.change_by_samples(found)),
@@ -167,8 +168,9 @@ class DcgmReader:
             return [], readings
         try:
             self._mig_devices = tuple(await query_mig_devices(self._client))
-            mig_entities = mig_entities_of(self._mig_devices) if lane is Lane.FAST else ()
-            more = await latest_values(self._client, session.form, mig_entities, mig_fields(session.unknown))
+            more = await latest_values(
+                self._client, session.form, mig_entities_of(self._mig_devices), mig_fields(lane, session.unknown)
+            )
         except EngineError as error:
             why = Absent(refusal_reason(error.code), error.command)
             message = f"MIG devices cannot be listed: {error}"

@@ -53,7 +53,7 @@ class PassReadings(NamedTuple):
         refused: profiling fields that the engine refused to watch, with its return code.
         profiling_absence: reason if profiling fields could not be requested at all, or None.
         mig_devices: MIG devices, or None if no GPU is in MIG mode.
-        listing_absence: reason if the MIG devices are those of an earlier pass, or None.
+        listing_absence: reason if the MIG devices are those of an earlier pass and are not read, or None.
         xids_watched: whether the engine reports XIDs.
         at: nanoseconds since 1970 by this machine's clock.
         offset_ns: the engine's clock minus this machine's, or None if no value had a timestamp.
@@ -176,12 +176,14 @@ def _activity(
     return activity.map_activity(activity.ROWS, readings.watched.get(gpu, _NOTHING), readings.refused, modes)
 
 
-def mig_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane) -> list[Sample]:
-    """Return one sample per MIG device whose GPU has a view."""
+def mig_samples(
+    readings: PassReadings, views: Mapping[Entity, View], unread: Mapping[str, Absent], lane: Lane
+) -> list[Sample]:
+    """Return one sample per MIG device whose GPU has a view and is not `unread`."""
     found = []
     for device in readings.mig_devices or ():
         gpu = views.get(device.gpu)
-        if gpu is None or lane is Lane.STATIC:
+        if gpu is None or gpu.key in unread or lane is Lane.STATIC:
             continue
         live = readings.live.get(device.compute_instance, _NOTHING)
         values = map_mig_size(device.slices) if lane is Lane.SLOW else _mig_values(readings, device, live)
@@ -192,11 +194,6 @@ def mig_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane
 def _mig_values(readings: PassReadings, device: MigDevice, live: Values) -> dict[str, Value | Absent]:
     above = readings.live.get(device.gpu_instance, _NOTHING)
     values = map_mig(live, text_of(above.get(PROFILE)), device.ids, device.slices, readings.session.unknown)
-    if readings.listing_absence is not None:
-        return dict.fromkeys(
-            (*values, *activity.absent_activity(activity.RATIO_ROWS, readings.listing_absence)),
-            readings.listing_absence,
-        )
     if readings.profiling_absence is not None:
         return values | activity.absent_activity(activity.RATIO_ROWS, readings.profiling_absence)
     watched = dict(readings.watched.get(device.compute_instance, _NOTHING))
@@ -292,10 +289,18 @@ def _lost_reason(readings: PassReadings, gpu: Entity) -> Absent | None:
 
 
 def unread_gpus(readings: PassReadings, views: Mapping[Entity, View]) -> dict[str, Absent]:
-    """Return the view keys of the GPUs that are lost or have no value, with the reason."""
-    found = {view.key: _lost_reason(readings, gpu) for gpu, view in views.items()}
-    empty = {view.key: _NO_VALUE for gpu, view in views.items() if _has_no_value(readings.live.get(gpu, _NOTHING))}
-    return empty | {key: why for key, why in found.items() if why is not None}
+    """Return the view keys of the GPUs whose MIG devices are not read, with the reason.
+
+    They are lost, have no value, or their MIG devices cannot be listed. The engine may still list the MIG devices of a
+    lost GPU, but does not report their UUIDs.
+    """
+    found: dict[str, Absent] = {}
+    for gpu, view in views.items():
+        no_value = _NO_VALUE if _has_no_value(readings.live.get(gpu, _NOTHING)) else None
+        why = _lost_reason(readings, gpu) or no_value or readings.listing_absence
+        if why is not None:
+            found[view.key] = why
+    return found
 
 
 def _has_no_value(live: Values) -> bool:

@@ -19,9 +19,11 @@ _NOT_IN_MIG = tuple(
 )
 
 
-def mig_fields(unknown: frozenset[int]) -> tuple[int, ...]:
-    """Return the fields to request, for compute instances and GPU instances alike."""
-    return tuple(sorted({UUID, NAME, *fields_of(MEMORY_ROWS, unknown)}))
+def mig_fields(lane: Lane, unknown: frozenset[int]) -> tuple[int, ...]:
+    """Return the fields to request in a pass of a lane, for compute instances and GPU instances alike."""
+    if lane is Lane.FAST:
+        return tuple(sorted({UUID, NAME, *fields_of(MEMORY_ROWS, unknown)}))
+    return (UUID,) if lane is Lane.SLOW else ()
 
 
 def map_mig(
