@@ -15,6 +15,8 @@ from gpufleet.model.driver_texts import text_reason
         ("[Requested functionality has been deprecated]", Reason.NOT_SUPPORTED),
         ("[Unknown Error]", Reason.DRIVER_ERROR),
         ("ERR!", Reason.DRIVER_ERROR),
+        ("System is not in ready state", Reason.DRIVER_ERROR),
+        ("[Not Ready]", Reason.DRIVER_ERROR),
         ("[Insufficient Permissions]", Reason.NOT_PERMITTED),
         ("[Function Not Found]", Reason.NOT_IN_DRIVER),
         ("[GPU is lost]", Reason.GPU_LOST),

@@ -22,7 +22,6 @@ _PLACEHOLDERS = {
     "no permission": Reason.NOT_PERMITTED,
     "not found": Reason.NO_DATA,
     "no data": Reason.NO_DATA,
-    "not ready": Reason.NO_DATA,
     "": Reason.NO_DATA,
     "reset required": Reason.RESET_REQUIRED,
     "timeout": Reason.TIMEOUT,
@@ -33,7 +32,7 @@ _PLACEHOLDERS = {
         (
             *("unknown error", "err!", "error", "uninitialized", "invalid argument", "insufficient size"),
             *("insufficient external power", "interrupt request issue", "corrupted inforom", "insufficient memory"),
-            "in use by another client",
+            *("in use by another client", "not ready", "system is not in ready state"),
             "the operating system has blocked the request.",
         ),
         Reason.DRIVER_ERROR,
@@ -42,8 +41,8 @@ _PLACEHOLDERS = {
 """Placeholders for a missing value, without brackets and in lower case.
 
 Seen in captures of drivers 535 to 595: `N/A`, `[N/A]`, the deprecation, `Insufficient Permissions`. Seen in public
-logs: `[GPU is lost]`, `[GPU requires reset]`, `[Unknown Error]`. The others are the texts of return codes in
-nvidia-ml-py.
+logs: `[GPU is lost]`, `[GPU requires reset]`, `[Unknown Error]`, and `System is not in ready state` for the clocks of a
+GPU that needed a reset. The others are the texts of return codes in nvidia-ml-py.
 """
 
 

@@ -50,13 +50,14 @@ async def test_surviving_cells_do_not_make_a_sick_gpu_ok(
     assert [sample.values["gpu_state"] for sample in done.samples if sample.view].count("ok") == 7
 
 
+@pytest.mark.parametrize("text", ["[Unknown Error]", "System is not in ready state"])
 @pytest.mark.parametrize("cell", CORE)
 async def test_driver_error_of_a_core_reading_is_an_error(
-    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, cell: str
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, cell: str, text: str
 ) -> None:
     rows = smi.scenario["rows"]
     assert cell in rows[2]
-    rows[2][cell] = "[Unknown Error]"
+    rows[2][cell] = text
     smi.write(rows=rows)
     assert sick(await reader.read(Lane.FAST)).values["gpu_state"] == "error"
 

@@ -143,7 +143,7 @@ FAILURES = (Reason.DRIVER_ERROR, Reason.TIMEOUT)
         (17, Reason.DRIVER_ERROR, ": OPERATING_SYSTEM"),
         (25, Reason.NOT_IN_DRIVER, ""),
         (26, Reason.NOT_SUPPORTED, ""),
-        (27, Reason.NO_DATA, ""),
+        (27, Reason.DRIVER_ERROR, ": NOT_READY"),
         (777, Reason.DRIVER_ERROR, ": a code without a name"),
         (999, Reason.DRIVER_ERROR, ": UNKNOWN"),
     ],

@@ -58,7 +58,6 @@ REASONS = {
     21: Reason.NO_DATA,
     25: Reason.NOT_IN_DRIVER,
     26: Reason.NOT_SUPPORTED,
-    27: Reason.NO_DATA,
     28: Reason.NO_SUPPORTED_GPU,
     protocol.UNTOUCHED: Reason.NOT_REPORTED,
     protocol.NOT_OFFERED: Reason.NOT_IN_DRIVER,
