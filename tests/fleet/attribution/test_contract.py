@@ -419,6 +419,15 @@ def test_listed_device_names_no_linked_gpu_of_others(devices: tuple[str, ...] | 
     assert [dim.labels.get("peer_pci_address", "") for dim in shown_dims] == peers
 
 
+@pytest.mark.parametrize(("value", "age"), [(4, 600), (Absent(Reason.GPU_LOST), 1)])
+def test_link_without_value_names_no_gpu_of_others(value: Value | Absent, age: int) -> None:
+    peer, unknown = [DimValue("gpu_nvlink_gpu_links", (name,), value) for name in ("0000:02:00.0", "unknown")]
+    static = msgspec.structs.replace(gpu_sample(gpu_view(1), NOW), lane=Lane.STATIC, dims=(peer, unknown))
+    readers = (status(lane=Lane.STATIC, interval=60),)
+    (device,) = answer_for(bare_metal(devices=("GPU-1",)), [*FRESH, stored(static, age=age)], readers=readers).devices
+    assert [(dim.labels, dim.value) for dim in device.dimensions] == [({"peer_pci_address": "unknown"}, None)]
+
+
 def test_machine_without_the_listed_gpu_is_not_named() -> None:
     """It can have another tenant's name by now."""
     found = answer_for(bare_metal(devices=("GPU-9",)), FRESH)

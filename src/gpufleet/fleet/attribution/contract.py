@@ -227,14 +227,16 @@ _PEER = "peer_pci_address"
 def without_foreign_peers(found: Iterable[AnswerDevice]) -> tuple[AnswerDevice, ...]:
     """Remove the NVLinks to GPUs that are not among the devices: such a GPU may be another tenant's.
 
+    A link without value names the GPU, too: a stale one, or that of a lost GPU.
+
     Args:
         found: the devices of one machine in an answer.
     """
     found = tuple(found)
     own = {None, *(one.pci_address for one in found)}
 
-    def is_shown(dim: DimReading) -> bool:
-        return dim.value is None or dim.labels.get(_PEER) in own
+    def is_shown(dim: DimReading) -> bool:  # an absence that is about no single link has the label "unknown"
+        return pci_address(dim.labels.get(_PEER, "")) in own
 
     return tuple(msgspec.structs.replace(one, dimensions=tuple(filter(is_shown, one.dimensions))) for one in found)
 
