@@ -428,6 +428,15 @@ def test_link_without_value_names_no_gpu_of_others(value: Value | Absent, age: i
     assert [(dim.labels, dim.value) for dim in device.dimensions] == [({"peer_pci_address": "unknown"}, None)]
 
 
+def test_listed_device_has_no_probe_of_its_machine() -> None:
+    """Its texts name every GPU of the machine, and the files of claims."""
+    values: dict[str, Value | Absent] = {"probe_pci_links": "0000:02:00.0 x16 of x16, 32 GT/s"}
+    probe = Sample(view=None, reader="probe", lane=Lane.STATIC, measured_at=NOW, values=values)
+    for devices, is_shown in (("GPU-1",), False), (None, True):
+        found = answer_for(bare_metal(devices=devices), [*FRESH, stored(probe)])
+        assert ("probe_pci_links" in found.host, "host_load_1m" in found.host) == (is_shown, True)
+
+
 def test_machine_without_the_listed_gpu_is_not_named() -> None:
     """It can have another tenant's name by now."""
     found = answer_for(bare_metal(devices=("GPU-9",)), FRESH)

@@ -241,6 +241,11 @@ def without_foreign_peers(found: Iterable[AnswerDevice]) -> tuple[AnswerDevice, 
     return tuple(msgspec.structs.replace(one, dimensions=tuple(filter(is_shown, one.dimensions))) for one in found)
 
 
+def _is_probe(stored: StoredSample) -> bool:
+    """Return whether a sample has the facts of the performance probe: some name every GPU, and files of claims."""
+    return stored.sample.reader == PROBE_READER
+
+
 def _with_details(stored: StoredSample, keep: Callable[[Absent], bool]) -> StoredSample:
     """Remove the details of absences that are not to be kept."""
     sample = stored.sample
@@ -268,7 +273,7 @@ def _host_answer(
     begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
     whole_machine = allocation.spec.devices is None
     clipped = [clip_to_allocation(one, begin, own_xids) for one in samples]
-    own = clipped if whole_machine else [without_foreign_details(one) for one in clipped]
+    own = clipped if whole_machine else [without_foreign_details(one) for one in clipped if not _is_probe(one)]
     since = 0 if begin is None else to_ns(begin)
     failed = failure_since(since, readers, whole_machine=whole_machine)
     error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
@@ -349,7 +354,7 @@ def clip_to_allocation(
         return stored
     if sample.measured_at >= to_ns(begin):
         return _without_earlier_xids(stored, xids_begin or begin, own_xids)
-    if sample.lane is Lane.STATIC and sample.reader != PROBE_READER:
+    if sample.lane is Lane.STATIC and not _is_probe(stored):
         return _without_earlier_xids(_with_details(stored, lambda _: False), begin, {})
     values = {
         name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
