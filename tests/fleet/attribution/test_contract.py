@@ -437,6 +437,12 @@ def test_listed_device_has_no_probe_of_its_machine() -> None:
         assert ("probe_pci_links" in found.host, "host_load_1m" in found.host) == (is_shown, True)
 
 
+def test_failure_of_other_devices_is_no_reason_of_a_missing_one() -> None:
+    partial = status(last_error="GPU-5: lost", state=ReaderState.PARTIAL, error_class="partial", last_attempt=NOW)
+    found = answer_for(bare_metal(devices=("GPU-9",)), FRESH, readers=(partial,))
+    assert (found.reason, found.last_error) == (Reason.NOT_REPORTED, None)
+
+
 def test_machine_without_the_listed_gpu_is_not_named() -> None:
     """It can have another tenant's name by now."""
     found = answer_for(bare_metal(devices=("GPU-9",)), FRESH)

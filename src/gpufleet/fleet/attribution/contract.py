@@ -146,7 +146,17 @@ def newest_failure(readers: Sequence[ReaderStatus]) -> ReaderStatus | None:
 
 
 def failure_since(begin: int, readers: Sequence[ReaderStatus], *, whole_machine: bool) -> ReaderStatus | None:
-    """Return the newest error that the tenant of a machine, or of some of its devices, may see.
+    """Return the newest error of a failed pass that the tenant of a machine, or of some of its devices, may see.
+
+    Args:
+        begin, readers, whole_machine: as in `_visible_readers`.
+    """
+    found = _visible_readers(begin, readers, whole_machine=whole_machine)
+    return newest_failure([one for one in found if one.state is not ReaderState.OK])
+
+
+def _visible_readers(begin: int, readers: Sequence[ReaderStatus], *, whole_machine: bool) -> list[ReaderStatus]:
+    """Return the readers whose error the tenant of a machine, or of some of its devices, may see.
 
     The tenant of some devices does not see that a pass failed for single devices: these can be another tenant's, and
     the readings of its own devices have their reasons.
@@ -156,12 +166,8 @@ def failure_since(begin: int, readers: Sequence[ReaderStatus], *, whole_machine:
         readers: of the machine.
         whole_machine: whether the tenant has the whole machine.
     """
-    ignored = {ReaderState.OK} if whole_machine else {ReaderState.OK, ReaderState.PARTIAL}
-    return newest_failure([one for one in _since(begin, readers) if one.state not in ignored])
-
-
-def _since(begin: int, readers: Sequence[ReaderStatus]) -> list[ReaderStatus]:
-    return [one for one in readers if (one.last_attempt or 0) >= begin]
+    recent = [one for one in readers if (one.last_attempt or 0) >= begin]
+    return [one for one in recent if whole_machine or one.state is not ReaderState.PARTIAL]
 
 
 _DEVICE_NAME = re.compile(
@@ -298,7 +304,7 @@ def _host_answer(
     why = None if live else Absent(Reason.STALE, f"nothing was received for more than {stale_after_seconds:g} s")
     expected = sum(allocation.spec.expected.values())
     if live and (expected or allocation.spec.devices) and all(one.source is Provenance.UNAVAILABLE for one in found):
-        failed = newest_failure(_since(since, readers))
+        failed = newest_failure(_visible_readers(since, readers, whole_machine=whole_machine))
         why = _no_gpu(failed)
         error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     return AllocationAnswer(
