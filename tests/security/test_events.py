@@ -230,3 +230,23 @@ async def test_invalid_event_queries_are_refused(full: Guarded) -> None:
         "since=2099-01-01T00:00:00Z",
     ]:
         assert (await full.request(f"/v1/events?{query}", full.secrets[Role.OPERATOR])).status == 400, query
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [("40.0", {"seconds": "40.0"}), ("90.0", {})])
+async def test_tenant_sees_no_duration_from_before_its_allocation(
+    site: Guarded, seconds: str, shown: dict[str, str]
+) -> None:
+    ended = Event(
+        view=gpu(0), kind="throttle_ended", at=now() - 10 * NANOS, attributes={"cause": "x", "seconds": seconds}
+    )
+    assert (await site.post(encode_report(1, "node-a", ended), site.secrets[Role.SENDER])).status == 200
+
+    async def stored() -> bool:
+        return site.store.seqs == [1]
+
+    await wait_until_async(stored, what="the batch to be stored")
+    await allocate(site, "mine", "acme", "node-a")
+    every = {"cause": "x", "seconds": seconds}
+    for role, attributes in ((Role.TENANT, {"cause": "x", **shown}), (Role.OPERATOR, every)):
+        (event,) = (await site.request("/v1/events", site.secrets[role])).document["events"]
+        assert event["attributes"] == attributes

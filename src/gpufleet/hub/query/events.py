@@ -15,7 +15,7 @@ from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer
 from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
-from gpufleet.model.time import to_datetime
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Scope
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
@@ -25,6 +25,9 @@ MAX_ALLOCATIONS = 200
 
 MAX_SPANS = 2000
 """Maximum number of intervals of devices per query."""
+
+DURATION = "seconds"
+"""Attribute of an event with the duration of what ended."""
 
 
 def is_active_within(allocation: Allocation, start: int, end: int) -> bool:
@@ -49,19 +52,41 @@ def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
 
 
 class _VisibleSpan(NamedTuple):
-    """Visible scope, whether others shared its devices, and the machine's name in it; None for its present name."""
+    """Part of the queried time in which an allocation has devices.
+
+    Attributes:
+        span: the visible scope.
+        is_shared: whether others shared its devices.
+        name: the machine's name in it; None for its present name.
+        since: start of the time in which it has the devices, nanoseconds since 1970.
+    """
 
     span: EventSpan
     is_shared: bool = False
     name: str | None = None
+    since: int = 0
 
 
 def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredEvent:
-    """Return an event without its attributes if it is visible only as one of a shared device."""
-    shared = [one for one in spans if one.is_shared]
-    if not shared or any(_covers(one.span, event) for one in spans if not one.is_shared):
+    """Return an event without attributes that name other holders of its device, or reach back before the allocation.
+
+    An event that is visible only as one of a shared device has none.
+    """
+    covering = [one for one in spans if _covers(one.span, event)]
+    if all(one.is_shared for one in covering):
+        return msgspec.structs.replace(event, attributes={})
+    seconds = event.attributes.get(DURATION, "")
+    if not _is_longer(seconds, event.at - min(one.since for one in covering)):
         return event
-    return msgspec.structs.replace(event, attributes={})
+    return msgspec.structs.replace(event, attributes={k: v for k, v in event.attributes.items() if k != DURATION})
+
+
+def _is_longer(seconds: str, limit: int) -> bool:
+    """Return whether a duration is longer than a number of nanoseconds, or is no number."""
+    try:
+        return bool(seconds) and not float(seconds) * NANOS <= limit
+    except ValueError:
+        return True
 
 
 def _given_names(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> dict[str, str]:
@@ -226,6 +251,7 @@ class EventQueries:
                 for span in self._named(
                     EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
                     is_shared=one.scope is Scope.SHARED_DEVICE,
+                    since=one.since,
                 )
             ]
         if allocation.spec.kind not in VM_KINDS:
@@ -240,11 +266,12 @@ class EventQueries:
                 _VisibleSpan(
                     EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
                     name=name(one.machine),
+                    since=one.since,
                 )
                 for one in lookup.intervals_of(allocation, start, end)
             ]
-        first, last = validity(allocation)
-        first, last = max(start, first), min(end, last)
+        since, last = validity(allocation)
+        first, last = max(start, since), min(end, last)
         if first >= last:
             return []
         found = self._turns.of(allocation, lookup.guests(allocation.spec.target)).within(first, last)
@@ -252,14 +279,16 @@ class EventQueries:
             span
             for id_, intervals in found.turns.items()
             for begin, until in intervals
-            for span in self._named(EventSpan(cluster=cluster, machine=id_, views=None, start=begin, end=until))
+            for span in self._named(
+                EventSpan(cluster=cluster, machine=id_, views=None, start=begin, end=until), since=since
+            )
         ]
 
-    def _named(self, span: EventSpan, *, is_shared: bool = False) -> list[_VisibleSpan]:
+    def _named(self, span: EventSpan, *, since: int, is_shared: bool = False) -> list[_VisibleSpan]:
         """Return a scope of one machine, cut into those with one name of it each: its id if the name is not known."""
         id_ = span.machine or ""
         names = self._registry.past_names(id_, span.start, span.end) or (NameInterval(None, span.start, span.end),)
         return [
-            _VisibleSpan(msgspec.structs.replace(span, start=one.start, end=one.end), is_shared, one.name or id_)
+            _VisibleSpan(msgspec.structs.replace(span, start=one.start, end=one.end), is_shared, one.name or id_, since)
             for one in names
         ]
