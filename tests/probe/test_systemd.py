@@ -49,6 +49,34 @@ def test_phase_without_a_timestamp_is_absent() -> None:
     ]  # fmt: skip
 
 
+OWN_KERNEL = "SecurityStartTimestampMonotonic=4100000\nSoftRebootStartTimestampMonotonic=0\n"
+CONTAINER = """FirmwareTimestampMonotonic=0
+LoaderTimestampMonotonic=0
+InitRDTimestampMonotonic=0
+UserspaceTimestampMonotonic=864000000000
+FinishTimestampMonotonic=864004000000
+SecurityStartTimestampMonotonic=0
+"""
+"""A system container that was started ten days after its host."""
+SOFT_REBOOT = MANAGER.replace("=4000000", "=864000000000").replace("=21000000", "=864004000000") + (
+    "SecurityStartTimestampMonotonic=864000100000\nSoftRebootStartTimestampMonotonic=863999000000\n"
+)
+
+
+@pytest.mark.parametrize("manager", [CONTAINER, SOFT_REBOOT])
+async def test_userspace_alone_is_timed_without_a_kernel_start(manager: str) -> None:
+    channel, measurements = FakeCommands(systemctl=printed(manager)), MeasurementList()
+    await probe_systemd(CommandRunner(channel, FakeClock()), measurements)
+    found = {one.name: one for one in measurements.measurements()}
+    assert found.pop("boot_userspace").values == (4.0,)
+    assert {one.absent for one in found.values()} == {Reason.NOT_REPORTED}
+
+
+def test_boot_by_an_own_kernel_has_every_phase() -> None:
+    (properties,) = parse_properties((MANAGER + OWN_KERNEL).encode())
+    assert not any(isinstance(value, Absent) for value in boot_times(properties).values())
+
+
 def test_first_active_unit_of_a_group_counts() -> None:
     ready = ready_times(parse_properties(UNITS.encode()))
     assert (ready["ready_ssh"], ready["ready_containers"]) == (8.25, 7.0)

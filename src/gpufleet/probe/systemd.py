@@ -14,6 +14,8 @@ MANAGER_PROPERTIES = (
     "InitRDTimestampMonotonic",
     "UserspaceTimestampMonotonic",
     "FinishTimestampMonotonic",
+    "SecurityStartTimestampMonotonic",
+    "SoftRebootStartTimestampMonotonic",
 )
 UNIT_PROPERTIES = ("Id", "ActiveState", "ActiveEnterTimestampMonotonic")
 """The guest script permits these lists of properties and no others: the environment of a unit can have secrets."""
@@ -49,6 +51,8 @@ READY = {
     "ready_kubelet": _kind("ready_kubelet", "time since kernel start at which the kubelet was active"),
 }
 
+NO_KERNEL = Absent(Reason.NOT_REPORTED, "the kernel did not start the init process: a container, or a soft reboot")
+
 _LINE = re.compile(r"([A-Za-z]{1,64})=(.{0,256})", re.ASCII)
 _MICROSECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -56,12 +60,15 @@ _MICROSECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
 async def probe_systemd(runner: CommandRunner, measurements: MeasurementList) -> None:
     """Add boot and readiness times, each a single value of this boot."""
     manager = await _show(runner, "systemd_boot", MANAGER_PROPERTIES, ())
-    times = manager if isinstance(manager, Absent) else boot_times(manager[0] if manager else {})
+    properties = manager[0] if manager and not isinstance(manager, Absent) else {}
+    times = manager if isinstance(manager, Absent) else boot_times(properties)
     for name, kind in BOOT.items():
         measurements.add(kind, times if isinstance(times, Absent) else times[name])
     names = tuple(unit for units in UNITS.values() for unit in units)
     units = await _show(runner, "systemd_units", UNIT_PROPERTIES, names)
     ready = units if isinstance(units, Absent) else ready_times(units)
+    if not isinstance(ready, Absent) and not follows_kernel(properties):
+        ready = NO_KERNEL
     for name, kind in READY.items():
         measurements.add(kind, ready if isinstance(ready, Absent) else ready[name])
 
@@ -111,7 +118,11 @@ def boot_times(properties: dict[str, str]) -> dict[str, float | Absent]:
     Timestamps are microseconds from the kernel's start. Those of firmware and loader count backwards from it. Zero
     means that the phase does not exist or has not ended.
     """
-    firmware, loader, initrd, userspace, finish = (_seconds(properties.get(name, "")) for name in MANAGER_PROPERTIES)
+    firmware, loader, initrd, userspace, finish = (
+        _seconds(properties.get(name, "")) for name in MANAGER_PROPERTIES[:5]
+    )
+    if not follows_kernel(properties):
+        return {**dict.fromkeys(BOOT, NO_KERNEL), "boot_userspace": _between(userspace, finish)}
     return {
         "boot_firmware": _between(loader or 0.0, firmware),
         "boot_loader": loader or _no_phase(),
@@ -119,6 +130,16 @@ def boot_times(properties: dict[str, str]) -> dict[str, float | Absent]:
         "boot_initrd": _between(initrd, userspace),
         "boot_userspace": _between(userspace, finish),
     }
+
+
+def follows_kernel(properties: dict[str, str]) -> bool:
+    """Return whether the init process was started by the kernel.
+
+    In a container, and after a soft reboot, the kernel can have started days before. systemd sets up security modules
+    outside of containers only, and otherwise reports zero as the time of their start.
+    """
+    is_container = properties.get("SecurityStartTimestampMonotonic") == "0"
+    return not is_container and _seconds(properties.get("SoftRebootStartTimestampMonotonic", "")) is None
 
 
 def ready_times(units: list[dict[str, str]]) -> dict[str, float | Absent]:

@@ -16,6 +16,7 @@ NO_SYSTEMD = Absence(Reason.NOT_ENABLED, "systemd does not run on the machine")
 NO_PHASE = Absence(Reason.NOT_REPORTED, "systemd reports no time of this phase")
 NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
 NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
+NO_KERNEL = Absence(Reason.NOT_REPORTED, "a container, or a soft reboot: the kernel did not start the init process")
 INACTIVE = Absence(Reason.NOT_ENABLED, "no unit of this kind is active")
 NO_VERSION = Absence(Reason.NOT_SUPPORTED, "nvidia-smi has no version, as on some Jetson modules")
 NO_DRIVER = Absence(Reason.NO_DRIVER, "nvidia-smi cannot communicate with the driver")
@@ -135,15 +136,15 @@ PROBE_METRICS = (
     _seconds(754, "boot_userspace", "Init process, up to the end of the boot", "systemctl show",
              NO_SYSTEMD, NO_PHASE),
     _seconds(755, "ready_network", "Time since kernel start at which the network was online", "systemctl show",
-             NO_SYSTEMD, INACTIVE),
+             NO_SYSTEMD, INACTIVE, NO_KERNEL),
     _seconds(756, "ready_ssh", "Time since kernel start at which the SSH server was active", "systemctl show",
-             NO_SYSTEMD, INACTIVE),
+             NO_SYSTEMD, INACTIVE, NO_KERNEL),
     _seconds(757, "ready_driver", "Time since kernel start at which nvidia-persistenced was active", "systemctl show",
-             NO_SYSTEMD, INACTIVE),
+             NO_SYSTEMD, INACTIVE, NO_KERNEL),
     _seconds(758, "ready_containers", "Time since kernel start at which a container runtime was active",
-             "systemctl show", NO_SYSTEMD, INACTIVE),
+             "systemctl show", NO_SYSTEMD, INACTIVE, NO_KERNEL),
     _seconds(759, "ready_kubelet", "Time since kernel start at which the kubelet was active", "systemctl show",
-             NO_SYSTEMD, INACTIVE),
+             NO_SYSTEMD, INACTIVE, NO_KERNEL),
     # clocks and channel
     _row(770, "clock_boot_seconds", FLOAT, "Start of the kernel since 1970, by the clock of the agent", "/proc/uptime",
          unit="seconds"),
