@@ -6,10 +6,16 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError
 from gpufleet.model.time import NANOS
 from gpufleet.ports.channel import FetchPlan, FetchResult
-from gpufleet.probe.clocks import NAMES, REQUESTS, STAT, UPTIME, probe_clocks
+from gpufleet.probe.clocks import MOUNTINFO, NAMES, REQUESTS, STAT, UPTIME, probe_clocks
 from gpufleet.probe.facts import FactList
 from gpufleet.probe.measurements import MeasurementList
 from tests.fakes.clock import FakeClock
+
+PROC = "701 700 0:201 / /proc rw - proc proc rw\n"
+LXCFS = PROC + "".join(
+    f"{number} 701 0:60 {path} {path} rw,nosuid,nodev - fuse.lxcfs lxcfs rw,user_id=0\n"
+    for number, path in enumerate((STAT, UPTIME), start=702)
+)
 
 
 class GuestClock:
@@ -18,10 +24,13 @@ class GuestClock:
     The guest reads its uptime after a third of the request.
     """
 
-    def __init__(self, clock: FakeClock, *durations: float, booted: float, ahead: float = 0.0) -> None:
+    def __init__(self, clock: FakeClock, *durations: float, booted: float, ahead: float = 0.0, mounts: str) -> None:
         self.clock, self.durations, self.booted, self.ahead = clock, list(durations), booted, ahead
+        self.mounts = mounts
 
     async def fetch(self, plan: FetchPlan) -> FetchResult:
+        if plan.files == (MOUNTINFO,):
+            return FetchResult(files={MOUNTINFO: self.mounts.encode()})
         seconds = self.durations.pop(0)
         if seconds < 0:
             raise ChannelError("the guest is gone")
@@ -32,10 +41,11 @@ class GuestClock:
         return FetchResult(files={UPTIME: f"{uptime:.2f} 1.00\n".encode(), STAT: f"cpu 1\nbtime {btime}\n".encode()})
 
 
-async def probed(*durations: float, ahead: float = 0.0) -> tuple[float, FactList, MeasurementList]:
+async def probed(*durations: float, ahead: float = 0.0, mounts: str = PROC) -> tuple[float, FactList, MeasurementList]:
     clock, facts, measurements = FakeClock(), FactList(), MeasurementList()
     booted = clock.now_ns() / NANOS - 1000.3
-    await probe_clocks(GuestClock(clock, *durations, booted=booted, ahead=ahead), clock, facts, measurements)
+    guest = GuestClock(clock, *durations, booted=booted, ahead=ahead, mounts=mounts)
+    await probe_clocks(guest, clock, facts, measurements)
     return booted, facts, measurements
 
 
@@ -68,3 +78,9 @@ async def test_failed_channel_makes_the_clocks_absent() -> None:
     _, facts, measurements = await probed(*[-1.0] * REQUESTS)
     assert {fact.name: fact.absent for fact in facts.facts} == dict.fromkeys(NAMES, Reason.READER_FAILED)
     assert measurements.measurements()[0].failed == REQUESTS
+
+
+async def test_container_whose_uptime_is_its_own_has_no_clocks() -> None:
+    _, facts, measurements = await probed(0.2, 0.1, 0.3, ahead=-864_000.0, mounts=LXCFS)
+    assert {fact.name: fact.absent for fact in facts.facts} == dict.fromkeys(NAMES, Reason.NOT_REPORTED)
+    assert measurements.measurements()[0].failed == 0

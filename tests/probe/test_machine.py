@@ -202,3 +202,12 @@ def test_number_out_of_range_is_absent(value: float) -> None:
     facts = FactList()
     facts.add("host_root_bytes", value)
     assert [(one.value, one.absent) for one in facts.facts] == [(None, Reason.INVALID_VALUE)]
+
+
+async def test_uptime_by_lxcfs_is_none_of_the_machine(tmp_path: Path) -> None:
+    plant(TREE, tmp_path)
+    with (tmp_path / "proc/self/mountinfo").open("a") as file:
+        file.write("702 701 0:60 /proc/uptime /proc/uptime rw,nosuid - fuse.lxcfs lxcfs rw\n")
+    _, facts = await probed(tmp_path)
+    names = ("host_uptime_seconds", "clock_boot_seconds", "clock_offset_seconds")
+    assert {facts[name, ""].absent for name in names} == {Reason.NOT_REPORTED}

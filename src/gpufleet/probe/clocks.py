@@ -13,10 +13,11 @@ from gpufleet.ports.clock import Clock
 from gpufleet.probe.facts import FactList
 from gpufleet.probe.measurements import MeasurementKind, MeasurementList
 from gpufleet.probe.records import Better, MeasuredUnit
+from gpufleet.readers.host.parse.storage import is_of_lxcfs, parse_mountinfo
 from gpufleet.readers.host.parse.text import count, decode, number
 from gpufleet.readers.host.source import FetchedFiles
 
-UPTIME, STAT = "/proc/uptime", "/proc/stat"
+UPTIME, STAT, MOUNTINFO = "/proc/uptime", "/proc/stat", "/proc/self/mountinfo"
 UPTIME_RESOLUTION_SECONDS = 0.01
 BTIME_RESOLUTION_SECONDS = 1.0
 """Resolution of the wall time at boot, which the kernel cuts off to seconds."""
@@ -30,6 +31,9 @@ NAMES = (
     "clock_offset_seconds",
     "clock_offset_uncertainty_seconds",
 )
+
+FAILED = Absent(Reason.READER_FAILED, "the channel failed")
+OF_CONTAINER = Absent(Reason.NOT_REPORTED, f"{UPTIME} is by lxcfs: since the start of the container")
 
 LATENCY = MeasurementKind(
     name="channel_latency",
@@ -54,11 +58,22 @@ async def probe_clocks(files: Files, clock: Clock, facts: FactList, measurements
         measurements.add(LATENCY, seconds)
         if best is None or seconds < best[0]:
             best = (seconds, at / NANOS + seconds / 2, source)
-    if best is None:
+    placed = FAILED if best is None else await _uptime_absence(files) or best
+    if isinstance(placed, Absent):
         for name in NAMES:
-            facts.add(name, Absent(Reason.READER_FAILED, "the channel failed"))
+            facts.add(name, placed)
         return
-    _add_clocks(*best, facts)
+    _add_clocks(*placed, facts)
+
+
+async def _uptime_absence(files: Files) -> Absent | None:
+    """Return why the uptime is not that of the kernel, or None."""
+    try:
+        source = FetchedFiles(await files.fetch(FetchPlan(files=(MOUNTINFO,))))
+    except ChannelError as error:
+        return Absent(Reason.READER_FAILED, str(error))
+    mounts = source.take(MOUNTINFO, parse_mountinfo)
+    return OF_CONTAINER if not isinstance(mounts, Absent) and is_of_lxcfs(mounts, UPTIME) else None
 
 
 def _add_clocks(seconds: float, middle: float, source: FetchedFiles, facts: FactList) -> None:

@@ -9,12 +9,13 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Value
 from gpufleet.ports.channel import FetchPlan
+from gpufleet.probe.clocks import OF_CONTAINER
 from gpufleet.probe.containers import CONTAINERD_CONFIG, DOCKER_CONFIG, add_runtimes
 from gpufleet.probe.facts import FactList
 from gpufleet.readers.host.mapping.devices import NO_SIZE
 from gpufleet.readers.host.parse.kernel import parse_meminfo
 from gpufleet.readers.host.parse.pci import basename, is_address, is_display, parse_numa_node
-from gpufleet.readers.host.parse.storage import parse_mountinfo, root_mount
+from gpufleet.readers.host.parse.storage import is_of_lxcfs, parse_mountinfo, root_mount
 from gpufleet.readers.host.parse.text import count, decode, hexadecimal, line, number, printable
 from gpufleet.readers.host.source import FetchedFiles
 
@@ -111,6 +112,9 @@ def add_machine_facts(source: FetchedFiles, into: FactList) -> None:
     def take(name: str, path: str, parse: Parser) -> None:
         into.add(name, source.take(path, parse), path)
 
+    mounts = source.take(MOUNTINFO, parse_mountinfo)
+    if not isinstance(mounts, Absent) and is_of_lxcfs(mounts, UPTIME):
+        into.add("host_uptime_seconds", OF_CONTAINER, UPTIME)
     take("host_uptime_seconds", UPTIME, lambda content, where: number(decode(content).partition(" ")[0], where))
     take("host_cpus", f"{CPU}/online", _count_range)
     take("host_memory_bytes", MEMINFO, _total_memory)

@@ -9,6 +9,7 @@ from gpufleet.model.catalogue.metric import Absence, Lane, Metric, MetricKind, S
 GAUGE, INFO = MetricKind.GAUGE, MetricKind.INFO
 INT, FLOAT, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.TEXT
 
+OF_CONTAINER = Absence(Reason.NOT_REPORTED, "in a container with lxcfs, the uptime is that of the container")
 ABSENT_TOOL = Absence(Reason.NOT_ENABLED, "the program is not installed")
 RESTRICTED = Absence(Reason.NOT_PERMITTED, "the file can have secrets, and a restricted key may not read it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
@@ -147,13 +148,13 @@ PROBE_METRICS = (
              NO_SYSTEMD, INACTIVE, NO_KERNEL),
     # clocks and channel
     _row(770, "clock_boot_seconds", FLOAT, "Start of the kernel since 1970, by the clock of the agent", "/proc/uptime",
-         unit="seconds"),
+         OF_CONTAINER, unit="seconds"),
     _row(771, "clock_boot_uncertainty_seconds", FLOAT, "Uncertainty of that time, in both directions", "/proc/uptime",
-         unit="seconds"),
+         OF_CONTAINER, unit="seconds"),
     _row(772, "clock_offset_seconds", FLOAT, "The machine's wall clock minus that of the agent", "/proc/stat btime",
-         unit="seconds", low=None),
+         OF_CONTAINER, unit="seconds", low=None),
     _row(773, "clock_offset_uncertainty_seconds", FLOAT, "Uncertainty of that difference, in both directions",
-         "/proc/stat btime", unit="seconds"),
+         "/proc/stat btime", OF_CONTAINER, unit="seconds"),
     _seconds(774, "channel_latency", "Duration of reading two small files over the channel", "channel"),
 )
 # fmt: on

@@ -93,6 +93,11 @@ def root_mount(mounts: tuple[Mount, ...]) -> Mount | None:
     return next((mount for mount in reversed(mounts) if mount.point == "/"), None)
 
 
+def is_of_lxcfs(mounts: tuple[Mount, ...], path: str) -> bool:
+    """Return whether lxcfs replaces a file of /proc: it then has the view of the container, not of the kernel."""
+    return any(mount.point == path and mount.fstype == "fuse.lxcfs" for mount in mounts)
+
+
 def hidepid_option(mounts: tuple[Mount, ...]) -> str:
     """Return the option of /proc that hides other users' processes, or empty if there is none."""
     proc = next((mount for mount in reversed(mounts) if mount.point == "/proc"), None)
