@@ -42,6 +42,15 @@ class TestFailures:
         assert got.samples[0].values["host_memory_total_bytes"] == Absent(Reason.INVALID_VALUE, "/proc/meminfo")
         assert got.samples[0].dims == whole.samples[0].dims
 
+    @pytest.mark.parametrize(("slab", "buffers"), [(0, Absent), (812_345, int)])
+    async def test_fixed_zero_of_lxcfs_is_no_size_of_buffers(self, root: Path, slab: int, buffers: type) -> None:
+        (root / "proc/meminfo").write_text(
+            f"MemTotal: 8388608 kB\nBuffers:               0 kB\nCached: 12000 kB\nSlab:        {slab} kB\n"
+        )
+        values = (await read(root, Lane.FAST)).samples[0].values
+        assert isinstance(values["host_memory_buffers_bytes"], buffers)
+        assert values["host_memory_cached_bytes"] == 12_288_000
+
     async def test_bad_counter_affects_only_itself(self, root: Path) -> None:
         (root / "sys/class/net/bond0/statistics/rx_bytes").write_text(f"{2**64 - 1}\n")
         got = await read(root, Lane.FAST)

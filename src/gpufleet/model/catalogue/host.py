@@ -17,6 +17,7 @@ FAST, SLOW, STATIC = Lane.FAST, Lane.SLOW, Lane.STATIC
 CORE, TAIL, DIM = Storage.CORE, Storage.TAIL, Storage.DIM
 
 FIRST_ROUND = Absence(Reason.NO_DATA, "the first round: a share of time needs two readings")
+NO_BUFFERS = Absence(Reason.NOT_REPORTED, "in a container with lxcfs")
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
@@ -111,7 +112,8 @@ HOST_METRICS = (
     _row(211, "host_memory_available_bytes", GAUGE, INT, "bytes",
          "Memory available to a new program without swapping", "/proc/meminfo", storage=CORE),
     _row(212, "host_memory_free_bytes", GAUGE, INT, "bytes", "Unused memory", "/proc/meminfo"),
-    _row(213, "host_memory_buffers_bytes", GAUGE, INT, "bytes", "Memory in block buffers", "/proc/meminfo"),
+    _row(213, "host_memory_buffers_bytes", GAUGE, INT, "bytes", "Memory in block buffers", "/proc/meminfo",
+         absent=(NO_BUFFERS,)),
     _row(214, "host_memory_cached_bytes", GAUGE, INT, "bytes", "Memory in the page cache", "/proc/meminfo"),
     _row(215, "host_swap_total_bytes", GAUGE, INT, "bytes", "Swap space", "/proc/meminfo"),
     _row(216, "host_swap_free_bytes", GAUGE, INT, "bytes", "Swap space free", "/proc/meminfo"),

@@ -29,6 +29,9 @@ MEMORY = {
 }
 """Metric to field of /proc/meminfo."""
 
+NO_BUFFERS = Absent(Reason.NOT_REPORTED, "lxcfs shows 0 for what it does not know of a container")
+"""A kernel always has slabs: zero slabs show that lxcfs wrote the file, with fixed zeros for slabs and buffers."""
+
 LOADS = ("host_load_1m", "host_load_5m", "host_load_15m")
 
 SHARES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full"), "irq": ("full",)}
@@ -78,6 +81,8 @@ def map_memory(source: FetchedFiles, into: Readings) -> None:
     for metric, field in MEMORY.items():
         if isinstance(sizes, Absent):
             into.values[metric] = sizes
+        elif field == "Buffers" and sizes.get(field) == sizes.get("Slab") == 0:
+            into.values[metric] = NO_BUFFERS
         elif field in sizes:
             into.values[metric] = sizes[field]
         else:
