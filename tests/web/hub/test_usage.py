@@ -441,11 +441,13 @@ async def test_replaced_gpu_of_a_machine_is_held_once(site: Site) -> None:
     assert (await hours(site))["node-b"] == (24.0, 24.0)
 
 
-def guest_report(hour: int, vm: str, gpu: int, host: str, state: str = "ok") -> MachineReport:
+def guest_report(hour: int, vm: str, gpu: int | str, host: str, state: str = "ok") -> MachineReport:
     """Return the report of a guest with a GPU at an hour of a day."""
     at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
     values = {"gpu_power_watts": 1.0, "gpu_pci_address": "0000:00:05.0"}
-    inside = gpu_sample(gpu_view(gpu, side=Side.GUEST), at, **values)  # type: ignore[arg-type]
+    uuid = f"GPU-{gpu}" if isinstance(gpu, int) else gpu
+    view = View(kind=ViewKind.GPU, side=Side.GUEST, uuid=uuid, pci_address="0000:00:05.0")
+    inside = gpu_sample(view, at, **values)  # type: ignore[arg-type]
     own = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=at, values={"guest_state": state})
     samples = (
         (own,) if state == "removed" else (own, msgspec.structs.replace(inside, provenance=Provenance.SLICE_GUEST))
@@ -516,8 +518,13 @@ async def test_name_of_a_host_does_not_pass_its_former_guests_on(site: Site) -> 
     assert await hours(site) == {"a": (12.0, 12.0), "b": (24.0, 24.0)}
 
 
-async def post_instance(site: Site, seq: int, hour: int, vm: str | None, number: int = 0) -> None:
-    """Post a GPU with a vGPU instance of a virtual machine, or with none, at an hour of a day."""
+async def post_instance(
+    site: Site, seq: int, hour: int, vm: str | None, number: int = 0, *, is_read: bool = False
+) -> None:
+    """Post a GPU with a vGPU instance of a virtual machine, or with none, at an hour of a day.
+
+    If the virtual machine `is_read`, it reports the vGPU, too.
+    """
     at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
     uuid = f"{number}77c546c-c5a2-4093-bc1b-8051983e7a61"
     view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=uuid, parent="gpu/GPU-1")
@@ -526,7 +533,9 @@ async def post_instance(site: Site, seq: int, hour: int, vm: str | None, number:
         samples: tuple[Sample, ...] = (of_gpu,)
     else:
         samples = (of_gpu, gpu_sample(view, at, vgpu_vm_id=vm, vgpu_vm_id_kind="uuid", gpu_utilization_ratio=0.5))
-    await site.post(body(seq, at, samples=samples))
+    sent = make_batch(seq, at, samples=samples)
+    inside = [guest_report(hour, vm, f"GPU-{uuid}", "node-a")] if vm is not None and is_read else []
+    await site.post(encode(msgspec.structs.replace(sent, reports=(*sent.reports, *inside))))
 
 
 async def test_vgpu_of_a_stopped_virtual_machine_stays_in_its_past(site: Site) -> None:
@@ -566,6 +575,39 @@ async def test_vgpu_that_is_used_again_leaves_the_past(site: Site, vm: str) -> N
     assert await hours(site) == {"a": (24.0, 24.0)}
     await post_instance(site, 3, 18, vm)
     assert await hours(site) == {"a": (24.0, 24.0)}
+
+
+async def test_guest_that_is_read_later_leaves_the_past_of_its_vgpus(site: Site) -> None:
+    """The virtual machine has another instance from 10:00 on, and is read from 13:00 on."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_A)
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await post_instance(site, 2, 10, VM_A, number=1)
+    assert await hours(site) == {"a": (12.0, 12.0)}
+    await post_instance(site, 3, 13, VM_A, number=1, is_read=True)
+    assert await hours(site) == {"a": (12.0, 12.0)}
+
+
+async def test_guest_has_a_vgpu_from_its_own_time_on(site: Site) -> None:
+    """The instance has the same id in two virtual machines. Only the second one is read."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_A)
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await put_vm(site, "b", "u", VM_B)
+    await post_instance(site, 2, 18, VM_B, is_read=True)
+    assert await hours(site) == {"a": (12.0, 12.0), "b": (6.0, 6.0)}
+
+
+async def test_first_vgpu_that_a_host_reports_leaves_the_past_of_its_guest(site: Site) -> None:
+    """The guest has another vGPU from 10:00 on. Its host reports vGPUs from 13:00 on."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    first, second = (f"GPU-{number}77c546c-c5a2-4093-bc1b-8051983e7a61" for number in (0, 1))
+    await post_guests(site, 1, FIRST, 0, guest_report(6, VM_A, first, "node-a"))
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await post_guests(site, 2, FIRST, 0, guest_report(10, VM_A, second, "node-a"))
+    assert await hours(site) == {"a": (12.0, 12.0)}
+    await post_instance(site, 1, 13, VM_A, number=1, is_read=True)
+    assert await hours(site) == {"a": (12.0, 12.0)}
 
 
 @pytest.mark.parametrize("after", [(), (2,)], ids=["removed", "replaced"])

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gpufleet.fleet.readings import present_keys
-from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval, joined_runs
+from gpufleet.fleet.usage.stays import clipped
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.reading import Provenance
@@ -81,6 +82,16 @@ def instance_intervals(
             begin = intervals.pop()[0]
         intervals.append((begin, until))
     return {place: tuple(intervals) for place, intervals in found.items()}
+
+
+def guest_stays(had: Iterable[Interval], stays: Sequence[Interval]) -> tuple[Interval, ...]:
+    """Return the intervals in which a guest had a vGPU.
+
+    Args:
+        had: those of its virtual machine, by the reports of its hosts.
+        stays: those by the reports of the guest. They count only in the time before the hosts reported the instance.
+    """
+    return joined_runs([part for one in had for part in ([one] if one[0] else clipped(stays, *one))], gap=0)
 
 
 def _runs(

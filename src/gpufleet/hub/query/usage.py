@@ -1,6 +1,6 @@
 """Usage queries: GPU-hours, energy and cost of allocations. Fetches the inputs of `fleet.usage`; blocks."""
 
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate_unbound, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, may_overlap
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
-from gpufleet.fleet.usage.instances import instance_intervals
+from gpufleet.fleet.usage.instances import guest_stays, instance_intervals
 from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Interval,
@@ -405,7 +405,7 @@ class UsageCalculator:
         had: Mapping[Place, Sequence[Interval]],
         stored: dict[str, tuple[StoredSample, ...]],
         units: PhysicalUnits,
-        stays: Mapping[Place, Sequence[Interval]],
+        stays: dict[Place, tuple[Interval, ...]],
         start: int,
         end: int,
     ) -> AllocatedUnits:
@@ -426,11 +426,18 @@ class UsageCalculator:
         first, last = validity(allocation)
         first, last = max(first, start), min(last, end)
         found = self._turns.of(allocation, guest_samples).within(first, last)
+        of_hosts: dict[Place, list[Interval]] = defaultdict(list)
+        for place, intervals in had.items():
+            for id_, _ in units.at([place]):
+                for view in units.by_id[id_].views:
+                    of_hosts[view] += intervals
+        of_vgpus = {view: guest_stays(one, stays.get(view, always)) for view, one in of_hosts.items()}
+        own_stays = ChainMap(of_vgpus, stays)
         own: list[AllocatedUnit] = []
         for id_, intervals in found.turns.items():
             for since, until in intervals:
                 turn = BoundInterval(id_, None, since, until)
-                own += [unit for unit in _allocated(turn, units, stays) if unit.start < unit.end]
+                own += [unit for unit in _allocated(turn, units, own_stays) if unit.start < unit.end]
         seen = {(unit.id, unit.part.name) for unit in own}
         instances = [
             (id_, HeldPart(part), max(since, first), min(until, last))
