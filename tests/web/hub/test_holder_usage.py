@@ -200,6 +200,17 @@ async def test_job_counts_once_for_its_array_and_its_task(cluster: Cluster) -> N
     assert minutes(await usage(cluster, "tenant")) == {"acme": (40, 40)}
 
 
+async def test_reused_id_of_a_task_leaves_the_past_of_its_array(cluster: Cluster) -> None:
+    """Task 4 of job array 123 has the job id 130. After a reset of SLURM's ids, a job without array has it."""
+    for name, id_ in (("array", "123"), ("task", "123_4")):
+        assert await cluster.put(name, "acme", "slurm_job", job_id=id_) == 201
+    first, second = job("130", array_job="123", array_task="4"), job("130")
+    await cluster.report(12, {ONE: 1.0}, [cluster.held(ONE, first, 1, 9, methods=("slurm",))])
+    assert minutes(await usage(cluster, "allocation")) == {"array": (8, 8), "task": (8, 8)}
+    await cluster.report(30, {ONE: 2.0}, [cluster.held(ONE, second, 20, methods=("slurm",))])
+    assert minutes(await usage(cluster, "allocation")) == {"array": (8, 8), "task": (8, 8)}
+
+
 async def test_jobs_of_two_slurm_clusters_are_not_added(cluster: Cluster) -> None:
     for name, target in (("plain", "123"), ("alpha", "alpha/123")):
         assert await cluster.put(name, "acme", "slurm_job", job_id=target) == 201

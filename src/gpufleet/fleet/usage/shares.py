@@ -20,7 +20,7 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.fleet.attribution.holder_targets import holder_names, names_holder, target_name
 from gpufleet.fleet.attribution.holding_intervals import SPLIT, held_until, is_exclusive
-from gpufleet.fleet.attribution.reported import by_certainty, is_certain
+from gpufleet.fleet.attribution.reported import by_certainty, is_certain, known_until
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
@@ -103,6 +103,14 @@ class WorkloadShare(msgspec.Struct, frozen=True, kw_only=True):
     absent: Reason | None
     start: int
     end: int
+
+
+class _Named(NamedTuple):
+    """Interval in which a holder has a device, and the allocations that name it: later jobs can have its id."""
+
+    start: int
+    end: int
+    allocations: Sequence[Allocation]
 
 
 def holder_key(holder: Holder) -> HolderKey:
@@ -194,8 +202,14 @@ def workload_shares(
     index = TargetIndex(allocations)
     found: dict[str, list[WorkloadShare]] = defaultdict(list)
     for place, own in sorted(by_place(stored).items()):
-        named = {holder_key(one.holding.holder): index.naming(one.holding.holder) for one in own}
-        if any(named.values()):
+        named: dict[HolderKey, list[_Named]] = defaultdict(list)
+        for one in own:
+            until = known_until(one, now)
+            allocated = index.naming(one.holding.holder)
+            named[holder_key(one.holding.holder)].append(
+                _Named(one.holding.since, end if until is None else until, allocated)
+            )
+        if any(one.allocations for many in named.values() for one in many):
             for interval in share_intervals(own, now, start, end):
                 _add_shares(found, place, interval, named)
     return found
@@ -205,13 +219,22 @@ def _add_shares(
     found: dict[str, list[WorkloadShare]],
     place: Place,
     interval: ShareInterval,
-    named: Mapping[HolderKey, Sequence[Allocation]],
+    named: Mapping[HolderKey, Sequence[_Named]],
 ) -> None:
     """Add the shares of an interval to the allocations that name its holders."""
-    for key in (*interval.shares, *interval.disputed, *interval.excluded):
-        for one in named.get(key, ()):
+    by_key = {
+        key: {
+            allocation.id: allocation
+            for one in named.get(key, ())
+            if one.start < interval.end and one.end > interval.start
+            for allocation in one.allocations
+        }
+        for key in (*interval.shares, *interval.disputed, *interval.excluded)
+    }
+    for key, allocations in by_key.items():
+        for one in allocations.values():
             own = interval.shares.get(key)
-            if key in interval.disputed and all(one in named[other] for other in interval.disputed):
+            if key in interval.disputed and all(one.id in by_key[other] for other in interval.disputed):
                 own = HolderShare(1.0 / len(interval.disputed), 0)
             first, last = validity(one)
             first, last = max(first, interval.start), min(last, interval.end)
