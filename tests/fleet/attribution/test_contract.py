@@ -358,6 +358,20 @@ def test_error_of_single_devices_is_not_shown_to_tenants_of_others() -> None:
     assert answer_for(bare_metal(devices=("GPU-1",)), FRESH, readers=(partial,)).last_error is None
 
 
+def test_unreadable_kernel_log_is_no_reason_for_missing_gpus() -> None:
+    error = "/dev/kmsg: Operation not permitted"
+    log = status("kmsg", Lane.EVENT, state=ReaderState.FAILED, error_class="not_permitted", last_error=error)
+    log = msgspec.structs.replace(log, last_attempt=NOW)
+    driver = status(last_error="text", state=ReaderState.FAILED, error_class="no_driver", last_attempt=NOW - 1)
+    missing = answer_for(bare_metal(devices=("GPU-9",)), FRESH, readers=(log,))
+    assert (missing.reason, missing.last_error) == (
+        Reason.NOT_REPORTED,
+        "kmsg: not_permitted: " + REASON_TEXTS[Reason.NOT_PERMITTED],
+    )
+    broken = answer_for(bare_metal(expected={"H200": 8}), [stored(host_sample(NOW))], readers=(log, driver))
+    assert (broken.reason, broken.last_error) == (Reason.NO_DRIVER, "text")
+
+
 def test_error_from_before_the_allocation_is_not_shown() -> None:
     readers = (status(last_error="text", state=ReaderState.FAILED, last_attempt=NOW - 5 * NANOS),)
     for begin, shown in ((-4, None), (-6, "text")):

@@ -63,6 +63,9 @@ NO_ANSWERER = {
 _ON_THE_HOST = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA)
 _NEAREST_FIRST = (*_ON_THE_HOST, Provenance.IMPORTED)
 
+_READ_NO_GPU = frozenset({"host", "kmsg", PROBE_READER})
+"""Readers whose errors are no reason for a missing GPU."""
+
 _NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
 _NO_XID_YET = Absent(Reason.NO_DATA, "none since the allocation began")
 _UNKNOWN_TIME = Absent(Reason.NO_DATA, "its time is not reported: it can be from before the allocation began")
@@ -304,9 +307,10 @@ def _host_answer(
     why = None if live else Absent(Reason.STALE, f"nothing was received for more than {stale_after_seconds:g} s")
     expected = sum(allocation.spec.expected.values())
     if live and (expected or allocation.spec.devices) and all(one.source is Provenance.UNAVAILABLE for one in found):
-        failed = newest_failure(_visible_readers(since, readers, whole_machine=whole_machine))
+        visible = _visible_readers(since, readers, whole_machine=whole_machine)
+        failed = newest_failure([one for one in visible if one.reader not in _READ_NO_GPU])
         why = _no_gpu(failed)
-        error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
+        error = error if failed is None else visible_error(failed, whole_machine=whole_machine)
     return AllocationAnswer(
         allocation=allocation,
         source=source if why is None else Provenance.UNAVAILABLE,
@@ -325,7 +329,7 @@ def _host_answer(
 
 
 def _no_gpu(failed: ReaderStatus | None) -> Absent:
-    """Return why a machine shows none of the expected GPUs: the error of its readers, if there is one.
+    """Return why a machine shows none of the expected GPUs: the error of its readers of GPUs, if there is one.
 
     The detail does not name the machine, which can have a later name by now.
     """
