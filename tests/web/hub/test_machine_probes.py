@@ -113,6 +113,19 @@ async def test_tenant_sees_no_probe_from_before_its_allocation(site: Site, age: 
     assert answer["host"]["probe_hugepages"].get("value") == shown
 
 
+@pytest.mark.parametrize(("devices", "shown"), [(None, {2.5}), (["GPU-1"], set())])
+async def test_series_of_listed_devices_have_no_probe(site: Site, devices: list[str] | None, shown: set[float]) -> None:
+    samples = (gpu_sample(gpu_view(1), now(), gpu_power_watts=100.0), probe(now(), "2048kB: 5"))
+    await site.post(encode(make_batch(1, now(), samples=samples)))
+    spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "acme"}
+    await site.request("/v1/allocations/a", "PUT", {**spec, "devices": devices, "valid_from": "2020-01-01T00:00:00Z"})
+    path = "/v1/allocations/a/series?metric=gpu_power_watts&metric=probe_boot_kernel_seconds"
+    _, answer = await site.request(path)
+    values = {(one["metric"], point["value"]) for one in answer["series"] for point in one["points"]}
+    assert {value for metric, value in values if metric == "probe_boot_kernel_seconds" and value} == shown
+    assert ("gpu_power_watts", 100.0) in values
+
+
 async def test_repeated_sample_of_a_probe_stays_current(site: Site) -> None:
     # An agent repeats the sample between two probes. Its receipt is new, its time of measurement is not.
     measured = now() - 7200 * 10**9

@@ -7,10 +7,13 @@ rule to each step: the past of an agent that stops stays, and an exporter fills 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+import msgspec
+
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES, BoundInterval, is_of_host
 from gpufleet.fleet.readings import STATE
 from gpufleet.hub.query.history import SeriesPart, SeriesWindow
 from gpufleet.hub.query.usage_inputs import REPORTED
+from gpufleet.model.catalogue.probe import PROBE_METRICS
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
 from gpufleet.model.time import NANOS
@@ -18,6 +21,8 @@ from gpufleet.ports.store import HistoryStore, Store
 
 PRESENCE = (STATE, *REPORTED)
 """Metrics whose readings show that a source reported where it has none of the requested ones."""
+
+_OF_PROBE = frozenset(metric.name for metric in PROBE_METRICS)
 
 
 def sources_of(stored: Iterable[StoredSample], since: int) -> tuple[Provenance, ...]:
@@ -39,13 +44,24 @@ def fetch_host_parts(
     step: int,
     stale_after_seconds: float,
 ) -> list[SeriesPart]:
-    """Return the series of the machines of intervals, in the order of the intervals; see `fetch_parts`."""
+    """Return the series of the machines of an allocation's intervals, in their order; see `fetch_parts`.
+
+    The performance probe is that of whole machines only, as in the present answer.
+    """
     latest = store.latest_of(cluster, sorted({one.machine for one in intervals}))
     found: list[SeriesPart] = []
     for one in intervals:
         sources = sources_of(latest.get(one.machine, ()), one.start)
-        found += fetch_parts(store, cluster, one, metrics, step, sources, stale_after_seconds)
+        parts = fetch_parts(store, cluster, one, metrics, step, sources, stale_after_seconds)
+        found += parts if one.devices is None else map(_without_probe, parts)
     return found
+
+
+def _without_probe(part: SeriesPart) -> SeriesPart:
+    stored = part.stored
+    points = {key: found for key, found in stored.points.items() if key[1] not in _OF_PROBE}
+    absences = {key: found for key, found in stored.absences.items() if key in points}
+    return msgspec.structs.replace(part, stored=msgspec.structs.replace(stored, points=points, absences=absences))
 
 
 def fetch_parts(
