@@ -109,11 +109,50 @@ async def test_nameless_device_is_named_by_elimination_only(fake: FakeNvml, star
     assert view is not None
     assert view.uuid == fake.scenario.devices[0].uuid  # formerly index 6
     await reader.close()
-    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=1, code=15)
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=1, code=999)
     fake.apply()
     two = await reader.read(Lane.FAST)
     assert [sample.view.index for sample in two.samples if sample.view] == [2, 3, 4, 5, 6, 7]
     assert len(two.errors) == 2
+
+
+async def test_gpus_lost_together_stay_lost_after_a_restart(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    for gpu in (2, 5):
+        fake.scenario.fault("*", gpu=gpu, code=15)
+    fake.apply()
+    assert [event.kind for event in (await reader.read(Lane.FAST)).events] == ["gpu_lost"] * 2
+    pid = reader.child_pid
+    await reader.read(Lane.STATIC)
+    assert reader.child_pid != pid
+    again = await reader.read(Lane.FAST)
+    lost = [sample.view for sample in again.samples if sample.view and sample.values["gpu_state"] == "lost"]
+    assert [view.uuid for view in lost] == [fake.scenario.devices[gpu].uuid for gpu in (2, 5)]
+    assert [view.index for view in lost] == [None, None]
+    fake.scenario.faults.clear()
+    fake.apply()
+    await reader.read(Lane.STATIC)
+    healthy = await reader.read(Lane.FAST)
+    assert [sample.view.index for sample in healthy.samples if sample.view] == list(range(8))
+    assert [event.kind for event in (*again.events, *healthy.events)] == ["gpu_recovered"] * 2
+
+
+@pytest.mark.parametrize(("code", "kinds"), [(15, ["gpu_lost"] * 2), (999, ["gpu_failed"] * 2), (4, [])])
+async def test_gpus_that_failed_before_the_start_have_events(
+    fake: FakeNvml, start: Start, tmp_path: Path, code: int, kinds: list[str]
+) -> None:
+    """An agent in a container has no permission for the GPUs of others (code 4)."""
+    bound = tmp_path / "root/sys/bus/pci/drivers/nvidia"
+    bound.mkdir(parents=True)
+    for gpu in range(8):
+        (bound / nvml.bus_id(gpu)[4:].lower()).touch()
+    for gpu in (2, 5):
+        fake.scenario.fault("*", gpu=gpu, code=code)
+    fake.apply()
+    round_ = await start(fake, root=tmp_path / "root").read(Lane.FAST)
+    found = [(event.kind, event.view.pci_address) for event in round_.events if event.view]
+    assert found == list(zip(kinds, [nvml.bus_id(gpu)[4:].lower() for gpu in (2, 5)], strict=False))
 
 
 async def test_device_without_any_answer_is_unreadable(fake: FakeNvml, start: Start) -> None:
@@ -386,6 +425,18 @@ def test_unnamed_device_has_the_only_address_that_is_left() -> None:
     assert set(more) == {0}
     functions = DeviceTracker().identify(3, {0: attached(0), 2: attached(2)}, bound=[*ADDRESSES, "0000:1b:00.4"])
     assert set(functions) == {0, 2}
+
+
+def test_devices_that_failed_alike_have_the_addresses_left() -> None:
+    tracker = DeviceTracker()
+    tracker.identify(3, {0: attached(0), 1: attached(1)}, session=1, bound=ADDRESSES)
+    one = {0: attached(0)}
+    found = tracker.identify(3, one, session=2, bound=ADDRESSES, codes={1: 15, 2: 15})
+    known, unknown = found[1], found[2]
+    assert known == Identity("GPU-1", ADDRESSES[1], has_index=False)
+    assert unknown == Identity(None, ADDRESSES[2], has_index=False)
+    assert set(tracker.identify(3, one, session=2, bound=ADDRESSES, codes={1: 15, 2: 16})) == {0}
+    assert set(tracker.identify(3, one, session=2, bound=ADDRESSES, codes={1: 15})) == {0}  # the other one hangs
 
 
 def test_known_device_that_left_the_bus_names_no_other() -> None:

@@ -20,11 +20,13 @@ class Identity(NamedTuple):
     Attributes:
         uuid, pci: UUID and PCI address; an identified device has at least one of them.
         pci_code: return code of the query for `pci`.
+        has_index: whether the device is known to be at its index.
     """
 
     uuid: str | None
     pci: str | None
     pci_code: int = 0
+    has_index: bool = True
 
 
 class DeviceTracker:
@@ -50,6 +52,7 @@ class DeviceTracker:
         *,
         session: int | None = None,
         bound: Collection[str] = (),
+        codes: Mapping[int, int] | None = None,
     ) -> Mapping[int, Identity]:
         """Return index to identity for every device that can be identified.
 
@@ -57,14 +60,16 @@ class DeviceTracker:
         A missing UUID is that of the same address in this session: the driver holds the device, so it is the same card.
         Any other device is identified by elimination only: exactly one index is unidentified, and exactly one known
         device that the kernel's driver still holds is not at another index. Without such a device, it is named by the
-        only address of the kernel's driver that is left. A UUID or an address that several devices report identifies
-        none of them.
+        only address of the kernel's driver that is left. Several devices that failed with one code are identified
+        together, by as many devices or addresses: only their indices are unknown. A UUID or an address that several
+        devices report identifies none of them.
 
         Args:
             count: number of devices of the driver.
             attached: index to what the device reports about itself.
             session: id of the child process; a new one is a new session of NVML.
             bound: PCI addresses of the GPUs that the kernel's driver holds; empty if unknown.
+            codes: index to return code for every device that failed. A device without permission has not failed.
         """
         if session != self._session:
             self._session = session
@@ -82,13 +87,17 @@ class DeviceTracker:
         unseen = [identity for key, identity in self._known.items() if key not in seen]
         present = [identity for identity in unseen if not bound or not identity.pci or identity.pci in bound]
         left = set(bound) - {identity.pci for identity in identified.values()}
-        if len(missing) == 1 and len(present) == 1 and len(self._known) - len(unseen) + 1 == count:
-            identified[missing[0]] = present[0]
-        elif len(missing) == 1 and len(left) == 1 and len(bound) == count:
-            identified[missing[0]] = Identity(None, left.pop())
+        if len(missing) == 1 or _failed_alike(missing, codes or {}):
+            found: list[Identity] = []
+            if len(present) == len(missing) and len(self._known) - len(unseen) + len(missing) == count:
+                found = present
+            elif len(left) == len(missing) and len(bound) == count:
+                found = [self._known.get(address, Identity(None, address)) for address in sorted(left)]
+            has_index = len(found) == 1
+            identified |= {at: one._replace(has_index=has_index) for at, one in zip(missing, found, strict=False)}
         if not missing:
             self._known.clear()
-        self._known |= {key_of(identity): identity for identity in identified.values()}
+        self._known |= {key_of(one): one._replace(has_index=True) for one in identified.values()}
         self._uuids |= {identity.pci: identity.uuid for identity in reported.values() if identity.pci and identity.uuid}
         self._attached, self._identified = (dict(attached), identified) if not missing else ({}, {})
         return identified
@@ -111,6 +120,11 @@ class DeviceTracker:
         return Identity(record.uuid or self._uuids.get(pci or ""), pci, record.pci_code)
 
 
+def _failed_alike(indices: Collection[int], codes: Mapping[int, int]) -> bool:
+    """Return whether all devices at these indices failed with one code."""
+    return None not in (found := {codes.get(index) for index in indices}) and len(found) == 1
+
+
 def key_of(identity: Identity) -> str:
     """Return the key of a device: its PCI address, else its UUID."""
     return identity.pci or identity.uuid or ""
@@ -130,7 +144,8 @@ def view_of(identity: Identity, index: int) -> View:
 
     A vGPU guest's own devices have `side: host`, too: the guest is the machine that reads them.
     """
-    return View(kind=ViewKind.GPU, side=Side.HOST, uuid=identity.uuid, pci_address=identity.pci, index=index)
+    place = index if identity.has_index else None
+    return View(kind=ViewKind.GPU, side=Side.HOST, uuid=identity.uuid, pci_address=identity.pci, index=place)
 
 
 KINDS = {

@@ -6,7 +6,16 @@ from pathlib import Path
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.device_state import HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE, state_of, state_with_instances
+from gpufleet.model.device_state import (
+    HUNG,
+    LOST,
+    OK,
+    RESET_REQUIRED,
+    UNREADABLE,
+    is_failure,
+    state_of,
+    state_with_instances,
+)
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
 from gpufleet.model.process import Process
@@ -147,7 +156,15 @@ class NvmlReader:
 
     async def _round(self, answers: RoundAnswers, lane: Lane) -> Round:
         identities = self._devices.identify(
-            answers.session.count, answers.identities, session=self.child_pid, bound=self._bound
+            answers.session.count,
+            answers.identities,
+            session=self.child_pid,
+            bound=self._bound,
+            codes={
+                index: record.code
+                for index, record in answers.devices.items()
+                if record.code and is_failure(absence_of(record.code, "").reason)
+            },
         )
         results = await run_cooperatively(self._map_devices(answers, identities, lane), budget_seconds=BUDGET_SECONDS)
         return self._join(answers, identities, results, lane)
