@@ -51,6 +51,25 @@ class TestFailures:
         assert isinstance(values["host_memory_buffers_bytes"], buffers)
         assert values["host_memory_cached_bytes"] == 12_288_000
 
+    @pytest.mark.parametrize(("slab", "iowait"), [(0, Absent), (812_345, float)])
+    async def test_fixed_zero_of_lxcfs_is_no_processor_time(self, root: Path, slab: int, iowait: type) -> None:
+        """Lines that lxcfs writes from `cpuacct` of cgroup v1: user, system and idle time, and zeros."""
+        (root / "proc/meminfo").write_text(f"MemTotal: 8388608 kB\nSlab:        {slab} kB\n")
+        (root / "proc/stat").write_text(
+            "cpu  300 0 80 20000 0 0 0 0 0 0\ncpu0 200 0 50 10000 0 0 0 0 0 0\ncpu1 100 0 30 10000 0 0 0 0 0 0\n"
+        )
+        spent = dims((await read(root, Lane.FAST)).samples[0], "host_cpu_seconds_total")
+        assert {mode for (_, mode), value in spent.items() if not isinstance(value, iowait)} == (
+            {"user", "system", "idle"} if iowait is Absent else set()
+        )
+        assert (spent["0", "user"], spent["1", "system"]) == (2.0, 0.3)
+
+    async def test_counts_of_the_kernel_that_lxcfs_shows_are_times(self, root: Path) -> None:
+        (root / "proc/meminfo").write_text("MemTotal: 8388608 kB\nSlab:        0 kB\n")
+        (root / "proc/stat").write_text("cpu  300 0 80 20000 5 0 2 0 0 0\ncpu0 300 0 80 20000 5 0 2 0 0 0\n")
+        spent = dims((await read(root, Lane.FAST)).samples[0], "host_cpu_seconds_total")
+        assert (spent["0", "iowait"], spent["0", "steal"]) == (0.05, 0.0)
+
     async def test_bad_counter_affects_only_itself(self, root: Path) -> None:
         (root / "sys/class/net/bond0/statistics/rx_bytes").write_text(f"{2**64 - 1}\n")
         got = await read(root, Lane.FAST)

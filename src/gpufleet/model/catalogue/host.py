@@ -17,7 +17,10 @@ FAST, SLOW, STATIC = Lane.FAST, Lane.SLOW, Lane.STATIC
 CORE, TAIL, DIM = Storage.CORE, Storage.TAIL, Storage.DIM
 
 FIRST_ROUND = Absence(Reason.NO_DATA, "the first round: a share of time needs two readings")
-NO_BUFFERS = Absence(Reason.NOT_REPORTED, "in a container with lxcfs")
+OF_LXCFS = Absence(Reason.NOT_REPORTED, "in a container with lxcfs")
+NO_MODES = Absence(
+    Reason.NOT_REPORTED, "in a container with lxcfs and cgroup v1, for modes other than user, system and idle"
+)
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
@@ -95,7 +98,7 @@ HOST_METRICS = (
          "Share of processor time not idle since the previous round", "/proc/stat", high=1, storage=CORE,
          absent=(FIRST_ROUND,)),
     _row(201, "host_cpu_seconds_total", COUNTER, FLOAT, "seconds", "Processor time spent by core and mode",
-         "/proc/stat", dims=("cpu", "mode"), otel="system.cpu.time"),
+         "/proc/stat", dims=("cpu", "mode"), otel="system.cpu.time", absent=(NO_MODES,)),
     _row(202, "host_cpus", GAUGE, INT, "", "Logical processors online", "/proc/stat",
          otel="system.cpu.logical.count"),
     _row(203, "host_load_1m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 1 minute",
@@ -113,7 +116,7 @@ HOST_METRICS = (
          "Memory available to a new program without swapping", "/proc/meminfo", storage=CORE),
     _row(212, "host_memory_free_bytes", GAUGE, INT, "bytes", "Unused memory", "/proc/meminfo"),
     _row(213, "host_memory_buffers_bytes", GAUGE, INT, "bytes", "Memory in block buffers", "/proc/meminfo",
-         absent=(NO_BUFFERS,)),
+         absent=(OF_LXCFS,)),
     _row(214, "host_memory_cached_bytes", GAUGE, INT, "bytes", "Memory in the page cache", "/proc/meminfo"),
     _row(215, "host_swap_total_bytes", GAUGE, INT, "bytes", "Swap space", "/proc/meminfo"),
     _row(216, "host_swap_free_bytes", GAUGE, INT, "bytes", "Swap space free", "/proc/meminfo"),

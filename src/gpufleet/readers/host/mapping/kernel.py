@@ -1,5 +1,7 @@
 """Mapping of processor, load, memory and pressure."""
 
+from collections.abc import Mapping
+
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
@@ -29,8 +31,11 @@ MEMORY = {
 }
 """Metric to field of /proc/meminfo."""
 
-NO_BUFFERS = Absent(Reason.NOT_REPORTED, "lxcfs shows 0 for what it does not know of a container")
-"""A kernel always has slabs: zero slabs show that lxcfs wrote the file, with fixed zeros for slabs and buffers."""
+OF_LXCFS = Absent(Reason.NOT_REPORTED, "lxcfs shows 0 for what it does not know of a container")
+
+CONTAINER_MODES = frozenset({"user", "system", "idle"})
+"""Modes that lxcfs counts for a container, from the `cpuacct` controller of cgroup v1. It writes zeros for the others.
+Without this controller, it shows the kernel's own counts of all modes."""
 
 LOADS = ("host_load_1m", "host_load_5m", "host_load_15m")
 
@@ -55,13 +60,29 @@ def map_processor(source: FetchedFiles, before: ProcessorTimes | None, into: Rea
         else:
             share = utilization(before, times)
             into.values["host_cpu_utilization_ratio"] = NO_TIME if share is None else share
+        unknown = _uncounted_modes(source, times)
         for core, ticks in times.cores.items():
             for mode, spent in zip(MODES, ticks, strict=False):
-                into.dim("host_cpu_seconds_total", (core, mode), spent / USER_HZ)
+                into.dim("host_cpu_seconds_total", (core, mode), OF_LXCFS if mode in unknown else spent / USER_HZ)
     loads = source.take(plan.LOADAVG, parse_loadavg, required=True)
     for position, metric in enumerate(LOADS):
         into.values[metric] = loads if isinstance(loads, Absent) else loads[position]
     return None if isinstance(times, Absent) else times
+
+
+def _uncounted_modes(source: FetchedFiles, times: ProcessorTimes) -> frozenset[str]:
+    """Return the modes for which lxcfs writes zeros; empty unless it wrote the times of a container."""
+    others = frozenset(MODES) - CONTAINER_MODES
+    cores = times.cores.values()
+    if any(spent for ticks in cores for mode, spent in zip(MODES, ticks, strict=False) if mode in others):
+        return frozenset()
+    sizes = source.take(plan.MEMINFO, parse_meminfo)
+    return others if not isinstance(sizes, Absent) and _is_of_lxcfs(sizes) else frozenset()
+
+
+def _is_of_lxcfs(sizes: Mapping[str, int]) -> bool:
+    """Return whether lxcfs wrote /proc/meminfo. It writes 0 for slabs; a kernel always has slabs."""
+    return sizes.get("Slab") == 0
 
 
 def map_boot_time(source: FetchedFiles, into: Readings) -> None:
@@ -81,8 +102,8 @@ def map_memory(source: FetchedFiles, into: Readings) -> None:
     for metric, field in MEMORY.items():
         if isinstance(sizes, Absent):
             into.values[metric] = sizes
-        elif field == "Buffers" and sizes.get(field) == sizes.get("Slab") == 0:
-            into.values[metric] = NO_BUFFERS
+        elif field == "Buffers" and sizes.get(field) == 0 and _is_of_lxcfs(sizes):
+            into.values[metric] = OF_LXCFS
         elif field in sizes:
             into.values[metric] = sizes[field]
         else:
