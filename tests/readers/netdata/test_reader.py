@@ -87,6 +87,13 @@ def test_page_cache_is_not_that_of_netdata() -> None:
     assert "host_memory_cached_bytes" not in host.values
 
 
+@pytest.mark.parametrize(("slab", "buffers"), [(0.0, Absent), (793.25, int)])
+def test_fixed_zero_of_lxcfs_is_no_size_of_buffers(slab: float, buffers: type) -> None:
+    charts = {"system.ram": chart(free=1024.5, used=2048, cached=512.25, buffers=0), "mem.kernel": chart(Slab=slab)}
+    (host,) = samples(page() | charts)
+    assert isinstance(host.values["host_memory_buffers_bytes"], buffers)
+
+
 def network(**charts: dict[str, Any]) -> dict[tuple[str, str], object]:
     """Return the readings of the interfaces of these charts, by metric and interface; an absence as its reason."""
     (host,) = samples(page() | {name.replace("__", "."): one for name, one in charts.items()})
