@@ -116,6 +116,32 @@ def test_constant_rows_are_written_every_ten_minutes() -> None:
     assert [at for at, name in seconds.items() if is_written(T0 + at * NANOS, name)] == [0, 600, 630]
 
 
+STATIC_VALUES: dict[str, Value | Absent] = {"gpu_ecc_mode": "enabled", "gpu_power_limit_max_watts": 700.0}
+
+
+def texts(second: int, **values: Value | Absent) -> Sample:
+    return sample(0, T0 + second * NANOS, values or {"gpu_name": "H200", "gpu_serial": "1"}, lane=Lane.STATIC)
+
+
+def test_repeated_texts_do_not_hide_other_static_values() -> None:
+    rows = RowCache()
+    numbers = sample(0, T0, STATIC_VALUES, lane=Lane.STATIC)
+    written = rows.merge(NODE, [texts(2), numbers])
+    assert [(one.measured_at, one.values) for one in written] == [(T0, STATIC_VALUES | texts(2).values)]
+    rows.keep(NODE, written, 0.0)
+    for second in (10, 599, 601):
+        assert rows.merge(NODE, [texts(second)]) == []
+    ended = Absent(Reason.NO_DATA, "the source reported the end of the series")
+    assert rows.merge(NODE, [texts(20, gpu_serial=ended)]) == []
+    assert [one.values for one in rows.merge(NODE, [texts(20, gpu_serial="2")])] == [{"gpu_serial": "2"}]
+
+
+def test_texts_beside_outdated_static_values_have_their_own_row() -> None:
+    rows = RowCache()
+    rows.keep(NODE, [sample(0, T0, STATIC_VALUES, lane=Lane.STATIC)], 0.0)
+    assert rows.merge(NODE, [texts(1801)]) == [texts(1801)]
+
+
 def test_cache_keeps_the_newest_instants_of_written_subjects() -> None:
     rows = RowCache()
     for at in range(100):

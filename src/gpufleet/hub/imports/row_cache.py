@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.dialects.registry import lists_ecc_modes
-from gpufleet.dialects.sample_builder import merge_readings
+from gpufleet.dialects.sample_builder import SERIES_ENDED, merge_readings
 from gpufleet.fleet.board import (
     DECIDING,
     ECC_MODE,
@@ -25,8 +25,9 @@ from gpufleet.fleet.board import (
     with_ecc_mode,
     without_defaults,
 )
+from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.time import NANOS
@@ -47,6 +48,9 @@ MAX_EARLIER = 250_000
 
 STATIC_SECONDS = 600
 """Interval at which unchanged static values are written again, because every scrape repeats them."""
+
+CURRENT_NS = int(MISSED_PASSES * LANE_SECONDS[Lane.STATIC] * NANOS)
+"""Age up to which static values of a row are current."""
 
 Subject = tuple[Machine, str, str, Lane]
 """Machine, key of the view (empty for the machine itself), reader and lane."""
@@ -91,11 +95,14 @@ class RowCache:
         """
         found: dict[Subject, dict[int, Sample]] = {}
         near: dict[Subject, _InstantIndex] = {}
-        for part in self._without_board_defaults(machine, list(parts)):
+        in_order = sorted(parts, key=lambda one: one.measured_at)
+        for part in self._without_board_defaults(machine, in_order):
             subject = subject_of(machine, part)
             if part.lane is Lane.STATIC and self._repeats_previous(subject, part):
                 continue
             kept, new = self._kept.get(subject, {}), found.setdefault(subject, {})
+            if part.lane is Lane.STATIC:
+                part = _beside_values(part, {**kept, **new})
             at = part.measured_at
             if self._merge_window:
                 if subject not in near:
@@ -223,6 +230,24 @@ class _InstantIndex:
 def subject_of(machine: Machine, sample: Sample) -> Subject:
     """Return the subject of a row."""
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
+
+
+def _beside_values(part: Sample, rows: Mapping[int, Sample]) -> Sample:
+    """Return a part that has texts only with the instant of the newest row, if that has other current values.
+
+    Every point of OTLP repeats the texts of its device at its own instant, and other static values come once in a pass.
+    A row of texts would hide them, as the newest row of a lane counts. Texts that differ make a row of their own.
+    """
+    at = max((one for one in rows if part.measured_at - CURRENT_NS <= one <= part.measured_at), default=None)
+    if at is None or not _has_texts_only(part) or _has_texts_only(rows[at]):
+        return part
+    known = rows[at].values
+    is_same = all(value in (SERIES_ENDED, known.get(name, value)) for name, value in part.values.items())
+    return msgspec.structs.replace(part, measured_at=at) if is_same else part
+
+
+def _has_texts_only(row: Sample) -> bool:
+    return not row.dims and all(CATALOGUE[name].kind is MetricKind.INFO for name in row.values)
 
 
 def _deciding(row: Sample) -> dict[str, Value | Absent]:
