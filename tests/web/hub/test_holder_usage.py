@@ -395,6 +395,36 @@ async def test_past_time_keeps_the_account_of_a_running_job(cluster: Cluster) ->
     assert minutes(await usage(cluster, "job")) == {"4711": (30, 30)}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (job("130", array_job="123", array_task="4", account="lab"), job("130", user="bob", account="physics")),
+        (job("130", account="lab", queue="gpu"), job("130", user="")),
+        (job("130", user=""), job("130", account="lab", queue="gpu")),
+    ],
+)
+async def test_later_job_with_the_same_id_leaves_the_past(cluster: Cluster, before: Holder, after: Holder) -> None:
+    dimensions = ("job", "user", "account", "queue")
+    ended = cluster.held(ONE, before, 0, 8)
+    await cluster.report(10, {ONE: 1.0}, [ended])
+    earlier = [minutes(await usage(cluster, by, 0, 9)) for by in dimensions]
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, after, 9)])
+    assert [minutes(await usage(cluster, by, 0, 9)) for by in dimensions] == earlier
+    both = [minutes(await usage(cluster, by)) for by in dimensions]
+    later = [minutes(await usage(cluster, by, 9)) for by in dimensions]
+    for found, first, last in zip(both, earlier, later, strict=True):
+        held = {name: first.get(name, (0, 0))[0] + last.get(name, (0, 0))[0] for name in {*first, *last}}
+        assert {name: value for name, (value, _) in found.items()} == held
+
+
+async def test_machine_without_the_user_of_a_job_leaves_its_past(cluster: Cluster) -> None:
+    """A job ran on one machine. Another machine, without SLURM's user and account of the job, reports it last."""
+    await cluster.report(20, {ONE: 1.0}, [cluster.held(ONE, job("130", account="lab"), 0, 20)])
+    await cluster.report(30, {TWO: 1.0}, [cluster.held(TWO, job("130", user=""), 0, methods=("cgroup",))], NODES[1])
+    assert minutes(await usage(cluster, "user,account")) == {"ada": (50, 50)}
+    assert minutes(await usage(cluster, "account,user")) == {"lab": (50, 50)}
+
+
 async def test_holders_combine_with_cluster_and_model(cluster: Cluster) -> None:
     await report_example(cluster)
     answer = await usage(cluster, "cluster,namespace,model", query="&cluster=local")

@@ -13,7 +13,9 @@ from itertools import pairwise
 
 import msgspec
 
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.prices import PriceTable
+from gpufleet.fleet.usage.residence import Interval, joined_runs
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, unit_changes
 from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval, holder_key
 from gpufleet.fleet.usage.totals import (
@@ -35,63 +37,71 @@ from gpufleet.model.stored.holdings import StoredHolding
 HolderPlace = tuple[str, HolderKey]
 """Cluster and key of a holder."""
 
-_Billed = tuple[str, str, str]
-"""User, account and queue."""
+_TEXTS = ("user", "account", "queue", "array_job", "array_task")
+"""Fields of a holder that its id does not determine: they can change, and a later job can have the same id."""
+
+_Texts = tuple[str, ...]
+"""Values of the fields `_TEXTS`."""
 
 
 class HolderHistory(msgspec.Struct, frozen=True):
-    """Holders as last reported, with their user, account and queue over time.
+    """Holders as last reported, with their texts over time.
 
     Attributes:
         newest: each holder as last reported.
-        billed: times since which a holder had a user, account and queue, nanoseconds since 1970 and ascending; holders
-            that always had the same are left out.
+        texts: times since which a holder had the values of `_TEXTS`, nanoseconds since 1970 and ascending.
     """
 
     newest: Mapping[HolderPlace, Holder]
-    billed: Mapping[HolderPlace, Sequence[tuple[int, _Billed]]] = {}
+    texts: Mapping[HolderPlace, Sequence[tuple[int, _Texts]]] = {}
 
     def at(self, place: HolderPlace, at: int) -> Holder:
         """Return a holder with its texts at an instant, nanoseconds since 1970."""
         newest = self.newest[place]
-        texts = [one for since, one in self.billed.get(place, ()) if since <= at]
-        if not texts:
-            return newest
-        user, account, queue = texts[-1]
-        return msgspec.structs.replace(newest, user=user, account=account, queue=queue)
+        texts = [one for since, one in self.texts.get(place, ()) if since <= at]
+        return msgspec.structs.replace(newest, **dict(zip(_TEXTS, texts[-1], strict=True))) if texts else newest
 
     def changes(self, places: Iterable[HolderPlace]) -> list[int]:
         """Return the instants at which the texts of holders change."""
-        return [at for place in places for at, _ in self.billed.get(place, ())[1:]]
+        return [at for place in places for at, _ in self.texts.get(place, ())[1:]]
 
 
 def holder_history(stored: Iterable[StoredHolding]) -> HolderHistory:
-    """Return the holders of holdings over time. A holding whose holder has other texts is another holding."""
-    newest: dict[HolderPlace, tuple[int, Holder]] = {}
-    texts: dict[HolderPlace, dict[int, tuple[int, _Billed]]] = defaultdict(dict)
+    """Return the holders of holdings over time. A holding whose holder has other texts is another holding.
+
+    A text that a holding lacks is that of the holdings around it. Those after its end can be of a later job.
+    """
+    by_place: dict[HolderPlace, list[StoredHolding]] = defaultdict(list)
     for one in stored:
-        holder, since = one.holding.holder, one.holding.since
-        place = one.cluster, holder_key(holder)
-        if place not in newest or newest[place][0] <= one.reported_at:
-            newest[place] = one.reported_at, holder
-        if since not in texts[place] or texts[place][since][0] <= one.reported_at:
-            texts[place][since] = one.reported_at, (holder.user, holder.account, holder.queue)
-    billed: dict[HolderPlace, list[tuple[int, _Billed]]] = {}
-    for place, by_time in texts.items():
-        known = _filled([(since, text) for since, (_, text) in sorted(by_time.items())])
-        if len(known) > 1:
-            billed[place] = known
-    return HolderHistory({place: holder for place, (_, holder) in newest.items()}, billed)
+        by_place[one.cluster, holder_key(one.holding.holder)].append(one)
+    newest: dict[HolderPlace, Holder] = {}
+    texts: dict[HolderPlace, list[tuple[int, _Texts]]] = defaultdict(list)
+    for place, own in by_place.items():
+        own.sort(key=lambda one: (one.holding.since, one.reported_at))
+        newest[place] = max(own, key=lambda one: one.reported_at).holding.holder
+        for start, end in joined_runs(map(_known_span, own), gap=0):
+            within = [one.holding for one in own if start <= one.holding.since <= end]
+            texts[place] += _filled([(one.since, _texts_of(one.holder)) for one in within])
+    return HolderHistory(newest, texts)
 
 
-def _filled(texts: Sequence[tuple[int, _Billed]]) -> list[tuple[int, _Billed]]:
-    """Return the changes of texts over time. An unknown text is the one before, or the first known one."""
-    text = tuple(next((one[field] for _, one in texts if one[field]), "") for field in range(3))
-    found: list[tuple[int, _Billed]] = []
+def _known_span(stored: StoredHolding) -> Interval:
+    since, until = stored.holding.since, stored.holding.until
+    return since, max(since, stored.reported_at + HOLDING_TTL_NS if until is None else until)
+
+
+def _texts_of(holder: Holder) -> _Texts:
+    return tuple(getattr(holder, field) for field in _TEXTS)
+
+
+def _filled(texts: Sequence[tuple[int, _Texts]]) -> list[tuple[int, _Texts]]:
+    """Return the changes of texts. An unknown text is the one before, or the first known one."""
+    text = tuple(next((one[field] for _, one in texts if one[field]), "") for field in range(len(_TEXTS)))
+    found: list[tuple[int, _Texts]] = []
     for since, later in texts:
-        user, account, queue = text = tuple(new or old for new, old in zip(later, text, strict=True))
+        text = tuple(new or old for new, old in zip(later, text, strict=True))
         if not found or found[-1][1] != text:
-            found.append((since, (user, account, queue)))
+            found.append((since, text))
     return found
 
 
