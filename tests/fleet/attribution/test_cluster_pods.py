@@ -158,9 +158,19 @@ def test_pod_without_uid_is_the_only_one_of_its_name_on_the_node() -> None:
 
 
 def test_pod_without_uid_is_unknown_if_two_can_be_it() -> None:
-    assert identified(listed("a", ended_at=T0 + NANOS), listed("b", created=T0 + 2 * NANOS)) is None
-    assert identified(listed("a", ended_at=T0 - CLOCK_TOLERANCE_NS + 1), listed("b")) is None
+    assert identified(listed("a", ended_at=T0 + CLOCK_TOLERANCE_NS + 1), listed("b")) is None
     assert identified(listed("a"), listed("b", created=None)) is None
+    brief = held(NAMELESS.holding.holder, until=T0 + 2 * CLOCK_TOLERANCE_NS)
+    assert identified(listed("a", ended_at=T0 - CLOCK_TOLERANCE_NS + 1), listed("b"), stored=brief) is None
+    assert identified(listed("a"), listed("b", created=brief.holding.until), stored=brief) is None
+
+
+def test_pod_without_uid_has_a_predecessor_and_a_successor() -> None:
+    """A pod of a StatefulSet is created as soon as the pod of its name has ended."""
+    end = T0 + 600 * NANOS
+    before = listed("a", created=T0 - 900 * NANOS, ended_at=T0 - NANOS)
+    after = listed("c", created=end + NANOS)
+    assert identified(before, listed("b", created=T0, ended_at=end), after) == "b"
 
 
 LASTING = msgspec.structs.replace(NAMELESS, holding=msgspec.structs.replace(NAMELESS.holding, until=None))

@@ -402,3 +402,24 @@ async def test_usage_by_owner_and_queue_has_the_pods_of_the_cluster(site: Site) 
         {"owner": "Job/train", "queue": None},
         {"owner": "JobSet/trainer", "queue": "research"},
     ]
+
+
+async def test_next_pod_of_a_name_leaves_the_past_to_the_one_before(site: Site) -> None:
+    """A pod of a StatefulSet is known by its name only. Its successor is another pod of this name on its node."""
+    at = now()
+    await agent(site, NAMELESS, since=at - 2 * HOUR, until=at - HOUR)
+    collector = Collector(site)
+    first = msgspec.structs.replace(POD, created=at - 2 * HOUR)
+    await collector.send(pods=[first], nodes=[KUBE_NODE])
+    window = urlencode({"start": to_datetime(at - 3 * HOUR).isoformat(), "end": to_datetime(at - HOUR).isoformat()})
+
+    async def by_owner() -> dict[str | None, float]:
+        rows = (await site.request(f"/v1/usage?group_by=owner&{window}"))[1]["rows"]
+        held = [row for row in rows if row.get("holder_absent") is None]
+        return {row["group"]["owner"]: round(row["held_gpu_hours"], 6) for row in held}
+
+    assert await by_owner() == {"JobSet/trainer": 1.0}
+    successor = msgspec.structs.replace(POD, uid=OTHER, created=at - HOUR + 2 * NANOS, owners=(JOB,))
+    await collector.send(removed=[RemovedObject("pods", UID, at - HOUR)], pods=[successor])
+    assert await by_owner() == {"JobSet/trainer": 1.0}
+    assert await past_pod(site) == UID

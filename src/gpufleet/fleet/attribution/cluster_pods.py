@@ -43,7 +43,8 @@ def identify_pod(
 ) -> ClusterPod | None:
     """Return the pod of a holding without UID.
 
-    It is the only pod of its name that can have been on its node in that time, and existed for the whole holding.
+    It is the only pod of its name that can have been on its node in that time, and existed for the whole holding. A pod
+    that was there only within the tolerance of the begin or end of a longer holding is its predecessor or successor.
 
     Args:
         stored: a holding with `namespace/name` as its holder's id.
@@ -56,6 +57,8 @@ def identify_pod(
         None if there is none or several, or if the creation of one of them is unknown.
     """
     since, until = stored.holding.since, known_until(stored, now)
+    is_long = (now if until is None else until) - since > 2 * CLOCK_TOLERANCE_NS
+    edge = 2 * CLOCK_TOLERANCE_NS if is_long else 0
     found = []
     for one in candidates:
         pod, end = one.record, end_of(one, at)
@@ -65,7 +68,7 @@ def identify_pod(
             continue
         if pod.created is None:
             return None
-        if _overlaps(pod.created, end, since, until):
+        if _overlaps(pod.created, end, since + edge, None if until is None else until - edge):
             found.append((pod, pod.created, end))
     if len(found) != 1:
         return None
