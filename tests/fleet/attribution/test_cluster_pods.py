@@ -5,7 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpufleet.fleet.attribution.cluster_pods import CLOCK_TOLERANCE_NS, complete_holding, identify_pod, node_names
+from gpufleet.fleet.attribution.cluster_pods import (
+    CLOCK_TOLERANCE_NS,
+    complete_holding,
+    identify_pod,
+    node_names,
+    without_repeated_names,
+)
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
 from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, HoldingVerdict, Owner
 from gpufleet.model.kubernetes import ChainEnd, ClusterNode, ClusterVmi
@@ -171,6 +177,25 @@ def test_pod_without_uid_has_a_predecessor_and_a_successor() -> None:
     before = listed("a", created=T0 - 900 * NANOS, ended_at=T0 - NANOS)
     after = listed("c", created=end + NANOS)
     assert identified(before, listed("b", created=T0, ended_at=end), after) == "b"
+
+
+def test_pod_with_uid_is_not_repeated_by_its_name() -> None:
+    """The name is that of a pod, then of its successor, then of neither."""
+    named = Holder(kind=HolderKind.POD, id="uid", name="web-0", namespace="ml")
+    first, second = held(named, since=T0 + 2, until=T0 + 5), held(named, since=T0 + 6, until=T0 + 8)
+    others = [
+        held(msgspec.structs.replace(named, name="web-1")),
+        held(named, view="gpu/GPU-2"),
+        held(named, verdict=HoldingVerdict.UNKNOWN),
+    ]
+    found = without_repeated_names([NAMELESS, first, second, *others])
+    assert found[:5] == [first, second, *others]
+    spans = [(T0, T0 + 2), (T0 + 5, T0 + 6), (T0 + 8, NAMELESS.holding.until)]
+    assert [(one.holding.since, one.holding.until) for one in found[5:]] == spans
+    lasting = held(named, since=T0 + 1)
+    assert [one.holding.until for one in without_repeated_names([LASTING, lasting])] == [None, T0 + 1, None]
+    inside = held(NAMELESS.holding.holder, since=T0 + 3, until=T0 + 4)
+    assert without_repeated_names([inside, first]) == [first]
 
 
 LASTING = msgspec.structs.replace(NAMELESS, holding=msgspec.structs.replace(NAMELESS.holding, until=None))

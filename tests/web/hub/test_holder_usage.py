@@ -139,6 +139,21 @@ async def test_mig_device_of_a_pod_keeps_its_share(cluster: Cluster, later: str)
     assert minutes(await usage(cluster, "pod")) == by_pod
 
 
+async def test_pods_of_a_stateful_set_have_their_time_beside_an_exporter(cluster: Cluster) -> None:
+    """The agent reads the UIDs of the pods. The labels of the exporter have the name that both pods have."""
+    await two_pods(cluster)
+    before, after = (Holder(kind=HolderKind.POD, id=uid, name="w-0", namespace="ml") for uid in (FIRST, SECOND))
+    by_name = Holder(kind=HolderKind.POD, id="ml/w-0", name="w-0", namespace="ml")
+    methods, verdict = ("exporter_labels",), HoldingVerdict.OBSERVED_ONLY
+    imported = cluster.held(ONE, by_name, 5.25, methods=methods, verdict=verdict, container="")
+    await cluster.report(10, {ONE: 1.0}, [cluster.held(ONE, before, 5), imported])
+    await cluster.report(25, {ONE: 2.0}, [cluster.held(ONE, before, 5, 20), cluster.held(ONE, after, 20), imported])
+    assert minutes(await usage(cluster, "allocation")) == {"a": (15, 15), "b": (10, 10)}
+    assert minutes(await usage(cluster, "pod")) == {"ml/w-0": (25, 25)}
+    assert (await cluster.shown("a"), await cluster.shown("b")) == ({1.0}, {2.0})
+    assert [one["scope"] for one in (await cluster.series("b"))["series"]] == ["own"]
+
+
 async def test_share_of_a_mig_device_is_in_doubt_if_it_was_never_reported(cluster: Cluster) -> None:
     await two_pods(cluster)
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=ONE.key)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gpufleet.fleet.attribution.reported import known_until
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, by_certainty, is_certain, known_until
 from gpufleet.fleet.cluster_nodes import match_node
 from gpufleet.fleet.cluster_objects import end_of
 from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, Owner
@@ -36,6 +36,37 @@ def pod_uid(holder: Holder) -> str | None:
 def pod_name(holder: Holder) -> str | None:
     """Return `namespace/name` of a pod without UID, or None for other holders."""
     return holder.id if holder.kind is HolderKind.POD and "/" in holder.id else None
+
+
+def without_repeated_names(stored: Iterable[StoredHolding]) -> list[StoredHolding]:
+    """Return holdings without those of pods without UID while a pod of the same name with UID has the device.
+
+    Exporters name pods without UID, also beside an agent that reads the UID. The holding with UID must be certain.
+    """
+    certain: dict[tuple[str, str, str, str], list[tuple[int, int]]] = {}
+    found: list[StoredHolding] = []
+    nameless: list[StoredHolding] = []
+    for one in stored:
+        holder = one.holding.holder
+        (found if pod_name(holder) is None else nameless).append(one)
+        if pod_uid(holder) is not None and holder.name:
+            place = one.cluster, one.machine, one.holding.view, f"{holder.namespace}/{holder.name}"
+            for part in (part.holding for part in by_certainty(one) if is_certain(part.holding)):
+                until = max(part.since, one.reported_at + HOLDING_TTL_NS) if part.until is None else part.until
+                certain.setdefault(place, []).append((part.since, until))
+    for one in nameless:
+        since, end = one.holding.since, one.holding.until
+        for first, last in sorted(certain.get((one.cluster, one.machine, one.holding.view, one.holding.holder.id), ())):
+            if since < first and (end is None or since < end):
+                found.append(_during(one, since, first if end is None else min(first, end)))
+            since = max(since, last)
+        if end is None or since < end:
+            found.append(_during(one, since, end))
+    return found
+
+
+def _during(stored: StoredHolding, since: int, until: int | None) -> StoredHolding:
+    return msgspec.structs.replace(stored, holding=msgspec.structs.replace(stored.holding, since=since, until=until))
 
 
 def identify_pod(

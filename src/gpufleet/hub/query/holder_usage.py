@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from gpufleet.fleet.attribution.cluster_pods import without_repeated_names
 from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.fleet.readings import known_views
 from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_history, holder_rows
@@ -101,7 +102,7 @@ class HolderUsageCalculator:
             limit = MAX_HOLDINGS + 1 - len(stored)
             read = self._store.holdings(HoldingQuery(cluster=name, start=start, end=end, limit=limit))
             check_holdings(len(stored) + len(read))
-            held = self._joins.complete(read)
+            held = without_repeated_names(self._joins.complete(read))
             stored += held
             found = self._inventory(name, records, held, start, end, now)
             if prices.needs_placement:

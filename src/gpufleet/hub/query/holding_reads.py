@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from gpufleet.fleet.attribution.bindings import BoundInterval, validity
+from gpufleet.fleet.attribution.cluster_pods import without_repeated_names
 from gpufleet.fleet.attribution.holder_targets import (
     ambiguous_since,
     can_be_ambiguous,
@@ -68,7 +69,7 @@ def machine_queries(cluster: str, machines: Collection[str], start: int, end: in
 
 
 def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery]) -> tuple[StoredHolding, ...]:
-    """Return the holdings of several queries, each once.
+    """Return the holdings of several queries, each once. Pods with UID are not repeated by name.
 
     Raises:
         TooManyHoldingsError: if there are too many.
@@ -78,7 +79,7 @@ def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery]) -> tuple[
         limited = msgspec.structs.replace(query, limit=MAX_HOLDINGS + 1)
         found.update({holding_place(one): one for one in store.holdings(limited)})
         check_holdings(len(found))
-    return tuple(found.values())
+    return tuple(without_repeated_names(found.values()))
 
 
 def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Allocation]) -> dict[str, int]:
