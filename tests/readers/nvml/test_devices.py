@@ -17,6 +17,14 @@ from tests.readers.nvml.rig import Start, device, dim, own, reasons
 G = "nvmlDeviceGet"
 
 
+def bind(root: Path, count: int) -> None:
+    """Create the list of GPUs that the kernel's driver holds."""
+    bound = root / "sys/bus/pci/drivers/nvidia"
+    bound.mkdir(parents=True)
+    for gpu in range(count):
+        (bound / nvml.bus_id(gpu)[4:].lower()).touch()
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "state", "kind", "message"),
     [
@@ -109,7 +117,7 @@ async def test_nameless_device_is_named_by_elimination_only(fake: FakeNvml, star
     assert view is not None
     assert view.uuid == fake.scenario.devices[0].uuid  # formerly index 6
     await reader.close()
-    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=1, code=999)
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=1, code=4)  # no permission: it has not failed
     fake.apply()
     two = await reader.read(Lane.FAST)
     assert [sample.view.index for sample in two.samples if sample.view] == [2, 3, 4, 5, 6, 7]
@@ -138,15 +146,52 @@ async def test_gpus_lost_together_stay_lost_after_a_restart(fake: FakeNvml, star
     assert [event.kind for event in (*again.events, *healthy.events)] == ["gpu_recovered"] * 2
 
 
+async def test_gpus_that_failed_differently_keep_their_states(fake: FakeNvml, start: Start) -> None:
+    """The driver opens no handle of a GPU that fell off the bus: it returns either of two codes."""
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    for gpu, code in ((1, 15), (2, 15), (5, 999)):
+        fake.scenario.fault("*", gpu=gpu, code=code)
+    fake.apply()
+    failing = await reader.read(Lane.FAST)
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=2, code=999)
+    fake.apply()
+    await reader.read(Lane.STATIC)
+    again = await reader.read(Lane.FAST)
+    for done in (failing, again):
+        states = {sample.view.uuid: sample.values["gpu_state"] for sample in done.samples if sample.view}
+        assert len(states) == 8
+        assert [states[fake.scenario.devices[gpu].uuid] for gpu in (1, 2, 5)] == ["lost", "lost", "unreadable"]
+    powers = [sample.values["gpu_power_watts"] for sample in again.samples if sample.view]
+    call = f"{G}HandleByIndex_v2"
+    assert powers.count(Absent(Reason.GPU_LOST, call)) == 2
+    assert powers.count(Absent(Reason.DRIVER_ERROR, call)) == 1
+    assert not again.events
+
+
+async def test_gpus_that_failed_differently_before_the_start(fake: FakeNvml, start: Start, tmp_path: Path) -> None:
+    bind(tmp_path / "root", 8)
+    for gpu, code in ((2, 15), (5, 999)):
+        fake.scenario.fault("*", gpu=gpu, code=code)
+    fake.apply()
+    reader = start(fake, root=tmp_path / "root")
+    events = list((await reader.read(Lane.FAST)).events)
+    assert [event.kind for event in events] == ["gpu_failed"] * 2
+    fake.scenario.faults.clear()
+    fake.scenario.fault("*", gpu=2, code=15)
+    fake.apply()
+    await reader.read(Lane.STATIC)
+    one = await reader.read(Lane.FAST)
+    assert device(one, 2).values["gpu_state"] == "lost"
+    assert device(one, 5).values["gpu_state"] == "ok"
+
+
 @pytest.mark.parametrize(("code", "kinds"), [(15, ["gpu_lost"] * 2), (999, ["gpu_failed"] * 2), (4, [])])
 async def test_gpus_that_failed_before_the_start_have_events(
     fake: FakeNvml, start: Start, tmp_path: Path, code: int, kinds: list[str]
 ) -> None:
     """An agent in a container has no permission for the GPUs of others (code 4)."""
-    bound = tmp_path / "root/sys/bus/pci/drivers/nvidia"
-    bound.mkdir(parents=True)
-    for gpu in range(8):
-        (bound / nvml.bus_id(gpu)[4:].lower()).touch()
+    bind(tmp_path / "root", 8)
     for gpu in (2, 5):
         fake.scenario.fault("*", gpu=gpu, code=code)
     fake.apply()
@@ -427,7 +472,7 @@ def test_unnamed_device_has_the_only_address_that_is_left() -> None:
     assert set(functions) == {0, 2}
 
 
-def test_devices_that_failed_alike_have_the_addresses_left() -> None:
+def test_devices_that_failed_together_have_the_addresses_left() -> None:
     tracker = DeviceTracker()
     tracker.identify(3, {0: attached(0), 1: attached(1)}, session=1, bound=ADDRESSES)
     one = {0: attached(0)}
@@ -435,7 +480,8 @@ def test_devices_that_failed_alike_have_the_addresses_left() -> None:
     known, unknown = found[1], found[2]
     assert known == Identity("GPU-1", ADDRESSES[1], has_index=False)
     assert unknown == Identity(None, ADDRESSES[2], has_index=False)
-    assert set(tracker.identify(3, one, session=2, bound=ADDRESSES, codes={1: 15, 2: 16})) == {0}
+    differing = tracker.identify(3, one, session=2, bound=ADDRESSES, codes={1: 15, 2: 16})
+    assert differing == {at: one._replace(has_code=at == 0) for at, one in found.items()}
     assert set(tracker.identify(3, one, session=2, bound=ADDRESSES, codes={1: 15})) == {0}  # the other one hangs
 
 

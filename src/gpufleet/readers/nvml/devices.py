@@ -21,12 +21,14 @@ class Identity(NamedTuple):
         uuid, pci: UUID and PCI address; an identified device has at least one of them.
         pci_code: return code of the query for `pci`.
         has_index: whether the device is known to be at its index.
+        has_code: whether the return code at its index is known to be its own.
     """
 
     uuid: str | None
     pci: str | None
     pci_code: int = 0
     has_index: bool = True
+    has_code: bool = True
 
 
 class DeviceTracker:
@@ -60,9 +62,9 @@ class DeviceTracker:
         A missing UUID is that of the same address in this session: the driver holds the device, so it is the same card.
         Any other device is identified by elimination only: exactly one index is unidentified, and exactly one known
         device that the kernel's driver still holds is not at another index. Without such a device, it is named by the
-        only address of the kernel's driver that is left. Several devices that failed with one code are identified
-        together, by as many devices or addresses: only their indices are unknown. A UUID or an address that several
-        devices report identifies none of them.
+        only address of the kernel's driver that is left. Several devices that failed are identified together, by as
+        many devices or addresses: only their indices are unknown, and their codes if these differ. A UUID or an address
+        that several devices report identifies none of them.
 
         Args:
             count: number of devices of the driver.
@@ -87,17 +89,19 @@ class DeviceTracker:
         unseen = [identity for key, identity in self._known.items() if key not in seen]
         present = [identity for identity in unseen if not bound or not identity.pci or identity.pci in bound]
         left = set(bound) - {identity.pci for identity in identified.values()}
-        if len(missing) == 1 or _failed_alike(missing, codes or {}):
+        failed = [codes[index] for index in missing if index in codes] if codes else []
+        if len(missing) == 1 or len(failed) == len(missing):
             found: list[Identity] = []
             if len(present) == len(missing) and len(self._known) - len(unseen) + len(missing) == count:
                 found = present
             elif len(left) == len(missing) and len(bound) == count:
                 found = [self._known.get(address, Identity(None, address)) for address in sorted(left)]
-            has_index = len(found) == 1
-            identified |= {at: one._replace(has_index=has_index) for at, one in zip(missing, found, strict=False)}
+            has_index, has_code = len(found) == 1, len(set(failed)) <= 1
+            together = [one._replace(has_index=has_index, has_code=has_code) for one in found]
+            identified |= dict(zip(missing, together, strict=False))
         if not missing:
             self._known.clear()
-        self._known |= {key_of(one): one._replace(has_index=True) for one in identified.values()}
+        self._known |= {key_of(one): one._replace(has_index=True, has_code=True) for one in identified.values()}
         self._uuids |= {identity.pci: identity.uuid for identity in reported.values() if identity.pci and identity.uuid}
         self._attached, self._identified = (dict(attached), identified) if not missing else ({}, {})
         return identified
@@ -118,11 +122,6 @@ class DeviceTracker:
     def _identity_of(self, record: AttachedRecord) -> Identity:
         pci = address_of(record.pci)
         return Identity(record.uuid or self._uuids.get(pci or ""), pci, record.pci_code)
-
-
-def _failed_alike(indices: Collection[int], codes: Mapping[int, int]) -> bool:
-    """Return whether all devices at these indices failed with one code."""
-    return None not in (found := {codes.get(index) for index in indices}) and len(found) == 1
 
 
 def key_of(identity: Identity) -> str:

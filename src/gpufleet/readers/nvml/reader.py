@@ -11,6 +11,7 @@ from gpufleet.model.device_state import (
     LOST,
     OK,
     RESET_REQUIRED,
+    STATE_OF_REASON,
     UNREADABLE,
     is_failure,
     state_of,
@@ -240,6 +241,8 @@ class NvmlReader:
             state = _STATE_OF_CODE.get(record.code, UNREADABLE)
             why = absence_of(record.code, call)
             result = _DeviceResult(state, call, record.measured_at, f"{call}: {record.message}", why)
+            if identity is not None and not identity.has_code:
+                self._keep_failure(result, view_of(identity, index))
         else:
             result = _DeviceResult(OK, "", record.measured_at, "")
             cache = self._caches.setdefault((index, lane), LaneCache())
@@ -261,6 +264,13 @@ class NvmlReader:
                     readings = [instance.readings for instance in result.instances]
                     result.state = str(state_with_instances(result.state, readings))
         return result
+
+    def _keep_failure(self, result: _DeviceResult, view: View) -> None:
+        """Replace a code of unknown GPU: what was lost or required a reset still does, others are unreadable."""
+        before = self._devices.state_of(view)
+        reason = next((reason for reason, state in STATE_OF_REASON.items() if state == before), Reason.DRIVER_ERROR)
+        result.state, result.why = STATE_OF_REASON.get(reason, UNREADABLE), Absent(reason, result.call)
+        result.error = f"{result.call}: failed with other GPUs, with one of their codes"
 
     def _complete(self, result: _DeviceResult, view: View, lane: Lane, identity: Identity) -> None:
         """Add readings that need no call of this round: the state, and the PCI address."""
