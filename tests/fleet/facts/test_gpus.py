@@ -165,6 +165,12 @@ def test_earlier_gpu_of_a_slot_is_known() -> None:
     assert (found["gpu/C"], found["gpu/D"]) == (0, -1)
 
 
+def test_earlier_key_of_a_slot_is_replaced() -> None:
+    """The coverage of the fleet counts each key that a reader reported."""
+    found = gpus_of([Row(age=60), Row("A"), Row("B", OTHER_SLOT), BUS._replace(address=OTHER_SLOT, age=60)])
+    assert [key for key, at in zip(found.keys, found.is_replaced.tolist(), strict=True) if at] == [f"gpu/pci/{SLOT}"]
+
+
 def test_gpu_on_the_bus_has_the_reason() -> None:
     gpus = gpus_of([BUS])
     assert [reason_of(number) for number in gpus.bus_reason.tolist()] == [Reason.BOUND_TO_VFIO]

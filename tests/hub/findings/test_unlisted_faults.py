@@ -7,8 +7,10 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.finding import FindingState
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import Sample, Value
 from gpufleet.model.stored.findings import TransitionKind
+from gpufleet.model.wire.batch import MachineReport
+from tests.hub.findings.evaluated_hub import EvaluatedHub
 from tests.hub.findings.faulty_hub import CLUSTER, LOG_BYTES, POWER, Collector, FaultyHub
 from tests.hub.findings.played_fleet import Play
 from tests.hub.liveness.fake_clock_hub import Node
@@ -149,6 +151,31 @@ async def test_replaced_gpu_is_not_missing(tmp_path: Path) -> None:
     finally:
         play.hub.end()
     assert play.opened.keys() == {"gpu.replaced"}
+
+
+class LossyNode(Node):
+    """A node whose first GPU was lost before the agent's start: while it is lost, only its PCI address is known."""
+
+    is_lost = True
+
+    def _report(self, samples: tuple[Sample, ...]) -> MachineReport:
+        first = samples[0]
+        if self.is_lost and first.view is not None:
+            view = msgspec.structs.replace(first.view, uuid=None)
+            first = msgspec.structs.replace(first, view=view, values={"gpu_state": "lost"})
+        return super()._report((first, *samples[1:]))
+
+
+async def test_gpu_that_recovers_under_its_uuid_is_not_missing(tmp_path: Path) -> None:
+    hub, node = EvaluatedHub(tmp_path), LossyNode("a")
+    try:
+        await hub.run(180, [node])
+        assert "gpu.lost" in hub.open_rules
+        node.is_lost = False
+        await hub.run(480, [node])
+        assert not hub.open_rules & {"gpu.lost", "cluster.partial"}
+    finally:
+        hub.end()
 
 
 async def test_agent_under_a_new_name_is_no_duplicate(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class ClusterGpus(msgspec.Struct, frozen=True):
         received_at: newest receipt of a sample of the GPU, 0 if only the PCI bus shows it.
         value_at: newest receipt of a sample of its use or condition, 0 if there is none.
         retired: whether the GPU is gone, or duplicates another one.
-        is_replaced: whether another GPU is in its slot now, and the GPU is not gone yet: its last report is recent.
+        is_replaced: whether another GPU, or another key of it, is in its slot now, and its last report is recent.
         replaced_at: newest receipt of a sample of another GPU in its slot, 0 if there never was one; `NONE` if the slot
             is unknown.
         addresses: PCI address to its position; the number of a slot is its machine's position times the number of
@@ -160,7 +160,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         received_at=received,
         value_at=readings.newest_of(newest.received_at, measuring),
         retired=shadowed | _unnamed_duplicates(readings, machine, keys, kind != _INDEX, bus_reason, shadowed),
-        is_replaced=is_earlier & ~is_gone & (kind == _UUID) & (received > 0),
+        is_replaced=is_earlier & ~is_gone & (received > 0),
         replaced_at=_replaced(slot, received, kind == _UUID),
         addresses=addresses,
         is_uuid=kind == _UUID,
