@@ -142,6 +142,21 @@ def test_texts_beside_outdated_static_values_have_their_own_row() -> None:
     assert rows.merge(NODE, [texts(1801)]) == [texts(1801)]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_static_parts_of_one_scrape_make_one_row(order: tuple[int, int]) -> None:
+    rows, store = RowCache(), {}
+    scrapes = [(0, "A", 700), (15, "A", 700), (300, "A", 600), (315, "A", 600), (900, "A", 600), (915, "B", 600)]
+    for second, name, limit in scrapes:
+        values: dict[str, Value | Absent] = {"gpu_power_limit_max_watts": limit}
+        parts = [texts(second, gpu_name=name), sample(0, T0 + second * NANOS, values, lane=Lane.STATIC)]
+        for number in order:
+            written = rows.merge(NODE, [parts[number]])
+            rows.keep(NODE, written, 0.0)
+            store.update({one.measured_at: one.values for one in written})
+        assert store[max(store)] == {"gpu_name": name, **values}
+    assert [(at - T0) // NANOS for at in store] == [0, 300, 900, 915]
+
+
 def test_cache_keeps_the_newest_instants_of_written_subjects() -> None:
     rows = RowCache()
     for at in range(100):

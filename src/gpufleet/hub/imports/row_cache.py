@@ -65,6 +65,7 @@ class RowCache:
         self._instants = 0  # of all subjects
         self._kept: dict[Subject, dict[int, Sample]] = {}
         self._written: dict[Subject, dict[int, float]] = {}
+        self._repeated: dict[Subject, Sample] = {}  # newest static part that an earlier row has already
         self._merge_window = merge_window_ns
 
     def __len__(self) -> int:
@@ -91,18 +92,25 @@ class RowCache:
         The driver's defaults for what a board does not have become absent, and so do ECC counts that the mode of their
         board rules out: see `ecc_count`. The mode may be that of an earlier part.
 
-        The cache is not changed: call `keep` with the returned rows once they are durable.
+        Rows of the cache are not changed: call `keep` with the returned rows once they are durable.
         """
         found: dict[Subject, dict[int, Sample]] = {}
         near: dict[Subject, _InstantIndex] = {}
         in_order = sorted(parts, key=lambda one: one.measured_at)
         for part in self._without_board_defaults(machine, in_order):
             subject = subject_of(machine, part)
-            if part.lane is Lane.STATIC and self._repeats_previous(subject, part):
-                continue
             kept, new = self._kept.get(subject, {}), found.setdefault(subject, {})
             if part.lane is Lane.STATIC:
-                part = _beside_values(part, {**kept, **new})
+                rows = {**kept, **new}
+                if _repeats_previous(part, rows):
+                    self._note_repeated(subject, part)
+                    continue
+                place = _place_beside_values(part, rows)
+                if place == part.measured_at:
+                    part = self._with_repeated(subject, part)
+                else:
+                    self._note_repeated(subject, part)
+                    part = msgspec.structs.replace(part, measured_at=place)
             at = part.measured_at
             if self._merge_window:
                 if subject not in near:
@@ -165,16 +173,15 @@ class RowCache:
         modes = {at: row.values[ECC_MODE] for at, row in rows.items() if ECC_MODE in row.values} if rows else None
         return modes[max(modes)] if modes else None
 
-    def _repeats_previous(self, subject: Subject, part: Sample) -> bool:
-        """Return whether the directly preceding row has the same values; an earlier one may be of an ended series."""
-        rows = self._kept.get(subject, {})
-        at = max((one for one in rows if one < part.measured_at), default=None)
-        return (
-            at is not None
-            and part.measured_at - at < STATIC_SECONDS * NANOS
-            and part.values.items() <= rows[at].values.items()
-            and not part.dims
-        )
+    def _note_repeated(self, subject: Subject, part: Sample) -> None:
+        before = self._repeated.get(subject)
+        is_same = before is not None and before.measured_at == part.measured_at
+        self._repeated[subject] = _join(before, part) if before is not None and is_same else part
+
+    def _with_repeated(self, subject: Subject, part: Sample) -> Sample:
+        """Return a part together with the part of its instant that was not written, because it repeats a row."""
+        repeated = self._repeated.get(subject)
+        return part if repeated is None or repeated.measured_at != part.measured_at else _join(repeated, part)
 
     def keep(self, machine: Machine, rows: Sequence[Sample], written: float) -> None:
         """Add rows; `written` is the monotonic time in seconds at which their request arrived."""
@@ -204,6 +211,7 @@ class RowCache:
         """Drop subjects without rows written since a monotonic time in seconds."""
         self._written = {subject: times for subject, times in self._written.items() if max(times.values()) >= written}
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
+        self._repeated = {subject: part for subject, part in self._repeated.items() if subject in self._written}
         self._instants = sum(map(len, self._kept.values()))
 
 
@@ -232,18 +240,32 @@ def subject_of(machine: Machine, sample: Sample) -> Subject:
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
 
 
-def _beside_values(part: Sample, rows: Mapping[int, Sample]) -> Sample:
-    """Return a part that has texts only with the instant of the newest row, if that has other current values.
+def _repeats_previous(part: Sample, rows: Mapping[int, Sample]) -> bool:
+    """Return whether the directly preceding row has the same values, and the part's instant has no row of its own.
+
+    An earlier row may be of an ended series.
+    """
+    at = max((one for one in rows if one <= part.measured_at), default=None)
+    return (
+        at is not None
+        and 0 < part.measured_at - at < STATIC_SECONDS * NANOS
+        and part.values.items() <= rows[at].values.items()
+        and not part.dims
+    )
+
+
+def _place_beside_values(part: Sample, rows: Mapping[int, Sample]) -> int:
+    """Return the instant of a part that has texts only: that of the newest row, if that has other current values.
 
     Every point of OTLP repeats the texts of its device at its own instant, and other static values come once in a pass.
     A row of texts would hide them, as the newest row of a lane counts. Texts that differ make a row of their own.
     """
     at = max((one for one in rows if part.measured_at - CURRENT_NS <= one <= part.measured_at), default=None)
     if at is None or not _has_texts_only(part) or _has_texts_only(rows[at]):
-        return part
+        return part.measured_at
     known = rows[at].values
     is_same = all(value in (SERIES_ENDED, known.get(name, value)) for name, value in part.values.items())
-    return msgspec.structs.replace(part, measured_at=at) if is_same else part
+    return at if is_same else part.measured_at
 
 
 def _has_texts_only(row: Sample) -> bool:
