@@ -139,6 +139,27 @@ CONFLICTS: dict[str, tuple[Sequence[Source], Expected]] = {
         ],
         {STATE: ("lost", "nvml"), POWER: (Reason.GPU_LOST, "nvml"), XID_LAST: (79, "events")},
     ),
+    "lost GPU: an import that reports the loss has no values from before": (
+        [
+            Source("exporter/gpufleet", {STATE: "lost"}, provenance=Provenance.IMPORTED),
+            Source("exporter/gpufleet", {POWER: 310.0}, lane=Lane.SLOW, provenance=Provenance.IMPORTED, age=1),
+            Source("exporter/gpufleet", {SERIAL: "1"}, lane=Lane.STATIC, provenance=Provenance.IMPORTED, age=1),
+            Source("exporter/dcgm", {"gpu_sm_clock_hertz": 1}, provenance=Provenance.IMPORTED, age=1),
+        ],
+        {
+            STATE: ("lost", "exporter/gpufleet"),
+            POWER: (Reason.GPU_LOST, "exporter/gpufleet"),
+            SERIAL: ("1", "exporter/gpufleet"),
+            "gpu_sm_clock_hertz": (1, "exporter/dcgm"),
+        },
+    ),
+    "lost GPU: an import has values that were measured with the loss": (
+        [
+            Source("exporter/gpufleet", {STATE: "lost"}, provenance=Provenance.IMPORTED),
+            Source("exporter/gpufleet", {POWER: 310.0}, lane=Lane.SLOW, provenance=Provenance.IMPORTED),
+        ],
+        {STATE: ("lost", "exporter/gpufleet"), POWER: (310.0, "exporter/gpufleet")},
+    ),
     "lost GPU: an imported state is no proof for a reader that has values": (
         [
             Source("nvml", {STATE: "ok", POWER: 310.0}),

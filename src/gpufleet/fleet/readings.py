@@ -283,7 +283,7 @@ def merge(
 
     The first source with a value gives the reading. If no source has a value, the first source's absence stands.
     `deciding_state` chooses the state of a GPU. Measurements of `REPEATED` of a GPU that another reader reports as lost
-    are not used.
+    are not used, and neither are earlier ones of a reader of `REPEATED` that reports the loss.
 
     Args:
         sources: readings of one subject, the most trusted reader first.
@@ -345,16 +345,34 @@ def reported_loss(sources: Sequence[SampleReadings]) -> Absent | None:
     source = _deciding_source(sources)
     if source is None or _is_imported(source) or source.readings[STATE].value != LOST:
         return None
+    return _loss_by(source)
+
+
+def _loss_by(source: SampleReadings) -> Absent:
     return Absent(Reason.GPU_LOST, f"reported by {source.sample.reader}")
 
 
 def _without_values_of_lost(sources: Sequence[SampleReadings], parent_loss: Absent | None) -> Sequence[SampleReadings]:
-    """Return the sources; repeated measurements of a lost GPU, and of its instances, are absent."""
+    """Return the sources; repeated measurements of a lost GPU, and of its instances, are absent.
+
+    A reader that reports the loss itself has current measurements, except for those from before: an agent's OTLP has no
+    points of absent readings, which would end them.
+    """
     repeated = [one for one in sources if one.sample.provenance in REPEATED and one.sample.lane in MEASURING_LANES]
-    why = (parent_loss or reported_loss(sources)) if repeated else None
-    if why is None:
+    if not repeated:
         return sources
+    why = parent_loss or reported_loss(sources)
+    if why is None:
+        loss = _deciding_source(sources)
+        if loss is None or loss.readings[STATE].value != LOST:
+            return sources
+        why = _loss_by(loss)
+        repeated = [one for one in repeated if _reader(one) == _reader(loss) and one.measured_at < loss.measured_at]
     return [one.replaced(why) if one in repeated else one for one in sources]
+
+
+def _reader(source: SampleReadings) -> tuple[Provenance, str]:
+    return source.sample.provenance, source.sample.reader
 
 
 def _deciding_source(sources: Sequence[SampleReadings]) -> SampleReadings | None:
