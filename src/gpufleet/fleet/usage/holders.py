@@ -7,15 +7,16 @@
 - A virtual machine, and a pod or job that a machine inside it reports on the same GPU, are one holder: the inner one.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 import msgspec
 
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.prices import PriceTable
-from gpufleet.fleet.usage.residence import Interval, joined_runs
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, unit_changes
 from gpufleet.fleet.usage.shares import HolderKey, HolderShare, ShareInterval, holder_key
 from gpufleet.fleet.usage.totals import (
@@ -31,7 +32,7 @@ from gpufleet.fleet.usage.totals import (
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.usage import UsageDimension, UsageRow
-from gpufleet.model.holdings import Holder, HolderKind
+from gpufleet.model.holdings import Holder, HolderKind, Holding
 from gpufleet.model.stored.holdings import StoredHolding
 
 HolderPlace = tuple[str, HolderKey]
@@ -57,9 +58,10 @@ class HolderHistory(msgspec.Struct, frozen=True):
 
     def at(self, place: HolderPlace, at: int) -> Holder:
         """Return a holder with its texts at an instant, nanoseconds since 1970."""
-        newest = self.newest[place]
-        texts = [one for since, one in self.texts.get(place, ()) if since <= at]
-        return msgspec.structs.replace(newest, **dict(zip(_TEXTS, texts[-1], strict=True))) if texts else newest
+        newest, texts = self.newest[place], self.texts.get(place, ())
+        number = bisect_right(texts, at, key=itemgetter(0))
+        known = dict(zip(_TEXTS, texts[number - 1][1], strict=True)) if number else {}
+        return msgspec.structs.replace(newest, **known)
 
     def changes(self, places: Iterable[HolderPlace]) -> list[int]:
         """Return the instants at which the texts of holders change."""
@@ -79,15 +81,24 @@ def holder_history(stored: Iterable[StoredHolding]) -> HolderHistory:
     for place, own in by_place.items():
         own.sort(key=lambda one: (one.holding.since, one.reported_at))
         newest[place] = max(own, key=lambda one: one.reported_at).holding.holder
-        for start, end in joined_runs(map(_known_span, own), gap=0):
-            within = [one.holding for one in own if start <= one.holding.since <= end]
-            texts[place] += _filled([(one.since, _texts_of(one.holder)) for one in within])
+        for run in _runs(own):
+            texts[place] += _filled([(one.since, _texts_of(one.holder)) for one in run])
     return HolderHistory(newest, texts)
 
 
-def _known_span(stored: StoredHolding) -> Interval:
-    since, until = stored.holding.since, stored.holding.until
-    return since, max(since, stored.reported_at + HOLDING_TTL_NS if until is None else until)
+def _runs(stored: Iterable[StoredHolding]) -> Iterator[list[Holding]]:
+    """Yield holdings that adjoin or overlap together. They are in order of their start."""
+    run: list[Holding] = []
+    end = 0
+    for one in stored:
+        since, until = one.holding.since, one.holding.until
+        if run and since > end:
+            yield run
+            run = []
+        run.append(one.holding)
+        end = max(end, one.reported_at + HOLDING_TTL_NS if until is None else until)
+    if run:
+        yield run
 
 
 def _texts_of(holder: Holder) -> _Texts:
