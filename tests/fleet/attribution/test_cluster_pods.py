@@ -12,6 +12,7 @@ from gpufleet.fleet.attribution.cluster_pods import (
     node_names,
     without_repeated_names,
 )
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
 from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, HoldingVerdict, Owner
 from gpufleet.model.kubernetes import ChainEnd, ClusterNode, ClusterVmi
@@ -188,14 +189,24 @@ def test_pod_with_uid_is_not_repeated_by_its_name() -> None:
         held(named, view="gpu/GPU-2"),
         held(named, verdict=HoldingVerdict.UNKNOWN),
     ]
-    found = without_repeated_names([NAMELESS, first, second, *others])
+    found = without_repeated_names([NAMELESS, first, second, *others], T0)
     assert found[:5] == [first, second, *others]
     spans = [(T0, T0 + 2), (T0 + 5, T0 + 6), (T0 + 8, NAMELESS.holding.until)]
     assert [(one.holding.since, one.holding.until) for one in found[5:]] == spans
     lasting = held(named, since=T0 + 1)
-    assert [one.holding.until for one in without_repeated_names([LASTING, lasting])] == [None, T0 + 1, None]
+    assert [one.holding.until for one in without_repeated_names([LASTING, lasting], T0)] == [None, T0 + 1]
     inside = held(NAMELESS.holding.holder, since=T0 + 3, until=T0 + 4)
-    assert without_repeated_names([inside, first]) == [first]
+    assert without_repeated_names([inside, first], T0) == [first]
+
+
+def test_name_of_a_pod_counts_after_the_last_report_of_its_uid() -> None:
+    """The agent stops without the report of an end; the exporter continues."""
+    named = Holder(kind=HolderKind.POD, id="uid", name="web-0", namespace="ml")
+    lasting = held(named, since=T0)
+    last = lasting.reported_at
+    assert without_repeated_names([LASTING, lasting], last + HOLDING_TTL_NS) == [lasting]
+    rest = msgspec.structs.replace(LASTING, holding=msgspec.structs.replace(LASTING.holding, since=last))
+    assert without_repeated_names([LASTING, lasting], last + HOLDING_TTL_NS + 1) == [lasting, rest]
 
 
 LASTING = msgspec.structs.replace(NAMELESS, holding=msgspec.structs.replace(NAMELESS.holding, until=None))

@@ -6,6 +6,7 @@ from gpufleet.hub.query.holding_reads import SharedReads
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.batches import gpu_sample, gpu_view
+from tests.fakes.clock import FakeClock
 from tests.fakes.store import MemoryStore
 
 AT = 1_800_000_000_000_000_000
@@ -31,7 +32,7 @@ def mig(machine: str) -> View:
 
 def test_gpus_of_many_machines_are_read_with_one_query() -> None:
     store = CountingStore()
-    reads = SharedReads(store, "local", [], [], 0, AT, AT)
+    reads = SharedReads(store, "local", [], [], 0, AT, FakeClock(AT))
     expected = {(one, mig(one).key): gpu_view(1).key for one in ("a", "b")}
     assert reads.parents("local", ["a", "b", "empty"]) == expected
     assert store.reads == [("a", "b", "empty")]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, by_certainty, is_certain, known_until
+from gpufleet.fleet.attribution.reported import by_certainty, is_certain, known_until
 from gpufleet.fleet.cluster_nodes import match_node
 from gpufleet.fleet.cluster_objects import end_of
 from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, Owner
@@ -20,7 +20,7 @@ from gpufleet.model.kubernetes import ChainEnd, ClusterNode, ClusterPod, Cluster
 from gpufleet.model.machine import Machine
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.kubernetes import StoredObject
-from gpufleet.model.time import NANOS
+from gpufleet.model.time import LATEST, NANOS
 
 CLOCK_TOLERANCE_NS = 60 * NANOS
 """Assumed difference of the clocks of a node and of the API server."""
@@ -38,10 +38,14 @@ def pod_name(holder: Holder) -> str | None:
     return holder.id if holder.kind is HolderKind.POD and "/" in holder.id else None
 
 
-def without_repeated_names(stored: Iterable[StoredHolding]) -> list[StoredHolding]:
+def without_repeated_names(stored: Iterable[StoredHolding], now: int) -> list[StoredHolding]:
     """Return holdings without those of pods without UID while a pod of the same name with UID has the device.
 
     Exporters name pods without UID, also beside an agent that reads the UID. The holding with UID must be certain.
+
+    Args:
+        stored: holdings of any holders.
+        now: nanoseconds since 1970 by the hub's clock.
     """
     certain: dict[tuple[str, str, str, str], list[tuple[int, int]]] = {}
     found: list[StoredHolding] = []
@@ -51,16 +55,17 @@ def without_repeated_names(stored: Iterable[StoredHolding]) -> list[StoredHoldin
         (found if pod_name(holder) is None else nameless).append(one)
         if pod_uid(holder) is not None and holder.name:
             place = one.cluster, one.machine, one.holding.view, f"{holder.namespace}/{holder.name}"
-            for part in (part.holding for part in by_certainty(one) if is_certain(part.holding)):
-                until = max(part.since, one.reported_at + HOLDING_TTL_NS) if part.until is None else part.until
-                certain.setdefault(place, []).append((part.since, until))
+            for part in by_certainty(one):
+                if is_certain(part.holding):
+                    until = known_until(part, now)
+                    certain.setdefault(place, []).append((part.holding.since, LATEST if until is None else until))
     for one in nameless:
         since, end = one.holding.since, one.holding.until
         for first, last in sorted(certain.get((one.cluster, one.machine, one.holding.view, one.holding.holder.id), ())):
             if since < first and (end is None or since < end):
                 found.append(_during(one, since, first if end is None else min(first, end)))
             since = max(since, last)
-        if end is None or since < end:
+        if since < (LATEST if end is None else end):
             found.append(_during(one, since, end))
     return found
 

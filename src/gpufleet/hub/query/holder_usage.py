@@ -102,7 +102,7 @@ class HolderUsageCalculator:
             limit = MAX_HOLDINGS + 1 - len(stored)
             read = self._store.holdings(HoldingQuery(cluster=name, start=start, end=end, limit=limit))
             check_holdings(len(stored) + len(read))
-            held = without_repeated_names(self._joins.complete(read))
+            held = without_repeated_names(self._joins.complete(read), now)
             stored += held
             found = self._inventory(name, records, held, start, end, now)
             if prices.needs_placement:

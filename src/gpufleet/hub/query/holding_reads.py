@@ -22,6 +22,7 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.holdings import HET_JOB, HolderKind
 from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, StoredJob, holding_place
 from gpufleet.model.view import ViewKind
+from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import SampleStore
 
 MAX_HOLDINGS = 100_000
@@ -68,8 +69,13 @@ def machine_queries(cluster: str, machines: Collection[str], start: int, end: in
         yield HoldingQuery(cluster=cluster, machines=tuple(ordered[at : at + CHUNK]), start=start, end=end)
 
 
-def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery]) -> tuple[StoredHolding, ...]:
+def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery], now: int) -> tuple[StoredHolding, ...]:
     """Return the holdings of several queries, each once. Pods with UID are not repeated by name.
+
+    Args:
+        store: the store.
+        queries: for holdings.
+        now: nanoseconds since 1970 by the hub's clock.
 
     Raises:
         TooManyHoldingsError: if there are too many.
@@ -79,7 +85,7 @@ def read_holdings(store: SampleStore, queries: Iterable[HoldingQuery]) -> tuple[
         limited = msgspec.structs.replace(query, limit=MAX_HOLDINGS + 1)
         found.update({holding_place(one): one for one in store.holdings(limited)})
         check_holdings(len(found))
-    return tuple(without_repeated_names(found.values()))
+    return tuple(without_repeated_names(found.values(), now))
 
 
 def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Allocation]) -> dict[str, int]:
@@ -111,8 +117,9 @@ def ambiguous_jobs(store: SampleStore, cluster: str, allocations: Iterable[Alloc
 class HoldingReads:
     """Reads holdings from the store, for each call."""
 
-    def __init__(self, store: SampleStore) -> None:
+    def __init__(self, store: SampleStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
 
     def of_target(self, spec: AllocationSpec, start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return the holdings of a target within an interval; others can be among them. None for a machine.
@@ -121,7 +128,7 @@ class HoldingReads:
             TooManyHoldingsError: if there are too many.
         """
         query = holding_query(spec, start, end, MAX_HOLDINGS)
-        return () if query is None else read_holdings(self._store, [query])
+        return () if query is None else read_holdings(self._store, [query], self._clock.now_ns())
 
     def ambiguous_since(self, allocation: Allocation) -> int | None:
         """Return since when the job id of an allocation is that of several SLURM clusters within its validity."""
@@ -130,7 +137,7 @@ class HoldingReads:
     def of_machines(self, cluster: str, machines: Collection[str], start: int, end: int) -> tuple[StoredHolding, ...]:
         """Return every holding of some machines within an interval. Raises TooManyHoldingsError."""
         query = HoldingQuery(cluster=cluster, machines=tuple(sorted(machines)), start=start, end=end)
-        return read_holdings(self._store, [query])
+        return read_holdings(self._store, [query], self._clock.now_ns())
 
     def parents(self, cluster: str, machines: Collection[str]) -> Parents:
         """Return the GPUs of the MIG devices of some machines."""
@@ -157,7 +164,7 @@ class SharedReads(HoldingReads):
         bound: Sequence[BoundInterval],
         start: int,
         end: int,
-        now: int,
+        clock: Clock,
     ) -> None:
         """Read the holdings of the allocations' targets, and then all of the machines that have them.
 
@@ -167,9 +174,10 @@ class SharedReads(HoldingReads):
             allocations: of any kind.
             bound: further machines whose holdings are needed, and when.
             start, end: interval of the request, nanoseconds since 1970, `end` excluded.
-            now: nanoseconds since 1970 by the hub's clock.
+            clock: the hub's clock.
         """
-        super().__init__(store)
+        super().__init__(store, clock)
+        now = clock.now_ns()
         self._cluster = cluster
         self._start, self._end = max(0, start - HOLDING_TTL_NS), end
         self._span = (0, 0)
@@ -182,7 +190,7 @@ class SharedReads(HoldingReads):
         self._checked = frozenset(one.id for one in allocations)
         self._ambiguous = ambiguous_jobs(store, cluster, allocations)
         try:
-            named = read_holdings(store, queries)
+            named = read_holdings(store, queries, now)
         except TooManyHoldingsError:
             self._targets = set()
             return
@@ -198,7 +206,7 @@ class SharedReads(HoldingReads):
         first = max(self._start, min((first for first, _ in spans), default=end))
         last = min(end, max((last for _, last in spans), default=first))
         try:
-            every = read_holdings(store, machine_queries(cluster, places, first, last))
+            every = read_holdings(store, machine_queries(cluster, places, first, last), now)
         except TooManyHoldingsError:
             return
         self._span = first, last

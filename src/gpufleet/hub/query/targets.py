@@ -98,7 +98,7 @@ class MachineLookup:
         self._store = store
         self._claims = claims
         self._clock = clock
-        self._reads = reads or HoldingReads(store)
+        self._reads = reads or HoldingReads(store, clock)
 
     def for_allocations(self, allocations: Sequence[Allocation], start: int, end: int) -> "dict[str, MachineLookup]":
         """Return a lookup by cluster, for a request about many allocations: it reads their holdings once.
@@ -120,7 +120,7 @@ class MachineLookup:
                 store=self._store,
                 claims=self._claims,
                 clock=self._clock,
-                reads=SharedReads(self._store, cluster, read, bound, start, end, self._clock.now_ns()),
+                reads=SharedReads(self._store, cluster, read, bound, start, end, self._clock),
             )
         return found
 

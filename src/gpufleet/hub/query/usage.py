@@ -324,13 +324,14 @@ class UsageCalculator:
         if not own:
             return _WorkloadHoldings({}, {}, frozenset())
         now = self._clock.now_ns()
-        named = read_holdings(self._store, target_queries(cluster, [one for one in own if one.id in shown], start, end))
+        requested = [one for one in own if one.id in shown]
+        named = read_holdings(self._store, target_queries(cluster, requested, start, end), now)
         of_shown = tuple(sorted({one.machine for one in named} | set(machines)))
         others = [one for one in own if one.id not in shown] if of_shown else []
-        rivals = read_holdings(self._store, target_queries(cluster, others, start, end, of_shown))
+        rivals = read_holdings(self._store, target_queries(cluster, others, start, end, of_shown), now)
         places = {one.machine for one in (*named, *rivals)}
         earliest = max(0, start - HOLDING_TTL_NS)  # the next holder ends a holding whose end was lost
-        every = read_holdings(self._store, machine_queries(cluster, places, earliest, end))
+        every = read_holdings(self._store, machine_queries(cluster, places, earliest, end), now)
         index = TargetIndex(own)
         by_id: dict[str, list[StoredHolding]] = defaultdict(list)
         for one in every:
