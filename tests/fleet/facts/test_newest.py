@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.facts.conditions import CORE_FAILURES
@@ -12,7 +12,7 @@ from gpufleet.fleet.facts.newest import MergedReadings, current_rows, number_of
 from gpufleet.fleet.readings import Freshness, all_stale, merge, stored_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
-from gpufleet.model.reading import Provenance, Reading, Sample
+from gpufleet.model.reading import Provenance, Reading, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
@@ -79,8 +79,23 @@ def expected_readings(stored: list[StoredSample], uuid: str) -> Mapping[str, Rea
     return readings if any(freshness.is_live(one.received_at) for one in stored) else all_stale(readings)
 
 
+def imported(lane: Lane, age: int, **values: Value) -> StoredSample:
+    """Return the newest sample of a lane of the first GPU by an import."""
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=UUIDS[0])
+    at = NOW - age * NANOS
+    sample = Sample(
+        view=view, reader="exporter", lane=lane, measured_at=at, values={**values}, provenance=Provenance.IMPORTED
+    )
+    return StoredSample(sample=sample, received_at=at)
+
+
+LOST_IN_IMPORT = imported(Lane.FAST, 0, gpu_state="lost", gpu_power_watts=1)
+
+
 @settings(max_examples=examples(ci=200, long=5000), deadline=None)
 @given(samples())
+@example([LOST_IN_IMPORT, imported(Lane.SLOW, 30, gpu_row_remap_pending=1)])
+@example([LOST_IN_IMPORT, imported(Lane.SLOW, 0, gpu_row_remap_pending=1)])
 def test_columns_have_the_values_and_reasons_of_the_merge(stored: list[StoredSample]) -> None:
     newest = newest_columns({"m": stored}, FACT_METRICS, {"m": STATUSES})
     current = current_rows(newest, NOW, STALE_AFTER)

@@ -165,10 +165,10 @@ class MergedReadings:
         self.usable = current[self.rows]
         self.texts = TextSets(newest, self.rows, texts)
         self._absences = AbsenceReasons(newest, self.rows)
+        self._heads: dict[str, Column] = {}
         self._states = self._counting_states()
         self._blocked = self._repeated_of_lost()
         self._counts = self.usable & ~self._blocked
-        self._heads: dict[str, Column] = {}
 
     def value(self, metric: str) -> Column:
         """Return the value of each subject, NaN for none."""
@@ -302,16 +302,20 @@ class MergedReadings:
         return np.where(has_state & ~(counts & (severities == worst[self.subject])), np.nan, cells)
 
     def _repeated_of_lost(self) -> Column:
-        """Return the measurements of `fleet.readings.REPEATED` of subjects that another reader reports as lost."""
+        """Return the measurements of lost subjects that `fleet.readings.merge` does not use."""
         imported = np.asarray(self._newest.imported, bool)[self.rows]
         is_netdata = np.array([name == NETDATA_READER for name in self._newest.readers], bool)
         repeated = imported | is_netdata[self._newest.reader[self.rows]]
         states = self._states
         if states is None or not repeated.any():
             return np.zeros(len(self.rows), bool)
-        is_lost = self.any_row((states == _LOST_STATE) & self.usable & ~imported)
+        loss = self._last(np.flatnonzero((states == _LOST_STATE) & self.usable))
         measuring = np.array([Lane(name) in MEASURING_LANES for name in self._newest.lanes], bool)
-        return np.asarray(repeated & is_lost[self.subject] & measuring[self._newest.lane[self.rows]])
+        blocked = repeated & (loss != NONE)[self.subject] & measuring[self._newest.lane[self.rows]]
+        is_own = imported & (self._newest.reader[self.rows] == self.at("reader", loss)[self.subject])
+        is_before = np.asarray(self._newest.measured_at)[self.rows] < self.at("measured_at", loss)[self.subject]
+        is_imported_loss = pick(imported, loss, False)[self.subject]
+        return np.asarray(blocked & (~is_imported_loss | (is_own & is_before)))
 
 
 def reason_of(number: int) -> Reason | None:
