@@ -21,6 +21,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.holdings import HoldingQuery
 from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
 
@@ -41,8 +42,8 @@ def row(state: Value | Absent, at: int, gpu: str = "GPU-1") -> Sample:
     )
 
 
-def kinds(states: ImportedStates, *rows: Sample) -> list[str]:
-    changes = states.changes(NODE, rows)
+def kinds(states: ImportedStates, *rows: Sample, now: int = AT + NANOS) -> list[str]:
+    changes = states.changes(NODE, rows, now)
     states.keep(changes)
     return [event.kind for event in changes.events]
 
@@ -63,15 +64,31 @@ def test_rows_of_a_backlog_are_taken_in_their_order() -> None:
     assert kinds(states, row("lost", 30)) == ["gpu_lost"]  # a later part of the newest row
 
 
+@pytest.mark.parametrize("ahead", [300, 8 * 3600])
+def test_clock_that_was_ahead_hides_no_change(ahead: int) -> None:
+    """The real-time clock of a machine can be hours ahead until its time is synchronised."""
+    states = ImportedStates()
+    kinds(states, row("ok", (ahead + 10) * NANOS))
+    assert kinds(states, row("lost", 20 * NANOS), now=AT + 20 * NANOS) == ["gpu_lost"]
+    assert kinds(states, row("ok", 10 * NANOS), now=AT + 25 * NANOS) == []  # late
+    assert kinds(states, row("ok", 30 * NANOS), now=AT + 30 * NANOS) == ["gpu_recovered"]
+
+
+def test_row_too_far_ahead_to_be_stored_shows_no_change() -> None:
+    states = ImportedStates()
+    assert kinds(states, row("lost", 601 * NANOS), now=AT) == []
+    assert kinds(states, row("lost", 10 * NANOS), now=AT + 10 * NANOS) == ["gpu_lost"]
+
+
 def test_event_has_time_device_and_reader_of_its_row() -> None:
     lost = row("lost", 7)
-    (event,) = ImportedStates().changes(NODE, [lost]).events
+    (event,) = ImportedStates().changes(NODE, [lost], AT + NANOS).events
     assert (event.view, event.at, event.attributes) == (lost.view, AT + 7, {"sources": READER})
 
 
 def test_changes_that_are_not_kept_are_shown_again() -> None:
     states = ImportedStates()
-    assert [event.kind for event in states.changes(NODE, [row("lost", 1)]).events] == ["gpu_lost"]
+    assert [event.kind for event in states.changes(NODE, [row("lost", 1)], AT + NANOS).events] == ["gpu_lost"]
     assert kinds(states, row("lost", 1)) == ["gpu_lost"]
 
 
@@ -163,7 +180,7 @@ def receive(disk: Disk, registry: Registry, store: Store, *rows: Sample) -> None
             store=store,  # type: ignore[arg-type]
             clusters=("c",),
             counters=Counters(),
-            clock=FakeClock(),
+            clock=FakeClock(AT + NANOS),
             threads=thread,
             is_caught_up=lambda: True,
         )

@@ -131,10 +131,12 @@ class ImportReceiver:
         rows = await self._in_thread(
             lambda: {one: writer.rows.merge(one, parts) for one, parts in written.machines.items()}
         )
-        states = await self._in_thread(lambda: {one: writer.states.changes(one, own) for one, own in rows.items()})
+        instant = self._clock.now_ns()
+        states = await self._in_thread(
+            lambda: {one: writer.states.changes(one, own, instant) for one, own in rows.items()}
+        )
         events = [MachineReport(machine=one, events=found) for one, found in written.events.items()]
         derived = _event_batches({one: found.events for one, found in states.items()})
-        instant = self._clock.now_ns()
         changed = {one: writer.holders.changes(one, found, instant) for one, found in written.holders.items()}
         held = [MachineReport(machine=one, holdings=changes) for one, (changes, _) in changed.items() if changes]
         # Events precede their rows: after a failure between them, the repeated request shows the same events again.
@@ -182,11 +184,11 @@ class ImportReceiver:
         new = [one for one in machines if one not in writer.loaded]
         ids = {known.id: one for one in new for known in self._registry.find_machines(writer.cluster, one.name)}
         if ids:
+            now = self._clock.now_ns()
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
                 writer.rows.keep(ids[id_], written, writer.last_seen)
-                writer.states.keep(writer.states.changes(ids[id_], written))
-            now = self._clock.now_ns()
+                writer.states.keep(writer.states.changes(ids[id_], written, now))
             query = HoldingQuery(cluster=writer.cluster, machines=tuple(ids), start=now, end=LATEST)
             for holding in self._store.holdings(query):
                 writer.holders.remember(ids[holding.machine], current_holdings([holding], now), now)

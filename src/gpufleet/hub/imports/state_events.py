@@ -4,10 +4,12 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.hub.flush.normalise import FUTURE_TOLERANCE_SECONDS
 from gpufleet.hub.imports.row_cache import Subject, subject_of
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS
 
 STATE = "gpu_state"
 
@@ -34,7 +36,8 @@ class StateChanges(NamedTuple):
 class ImportedStates:
     """Newest state of each GPU that one writer reports. The source of an event is the reader of the row.
 
-    A row that is older than the newest row of its GPU shows no change: writers send backlogs in any order.
+    A row that is older than the newest row of its GPU shows no change: writers send backlogs in any order. A row from a
+    clock that is ahead counts as one of the present, so that the rows after a correction of the clock are not older.
     """
 
     def __init__(self) -> None:
@@ -45,18 +48,25 @@ class ImportedStates:
         """Return the number of subjects with a known state."""
         return len(self._newest)
 
-    def changes(self, machine: Machine, rows: Iterable[Sample]) -> StateChanges:
+    def changes(self, machine: Machine, rows: Iterable[Sample], now: int) -> StateChanges:
         """Return the changes that rows of a machine show; `keep` them once the rows are durable.
 
-        The states themselves are not changed: rows that could not be made durable show the same events again.
+        The states themselves are not changed: rows that could not be made durable show the same events again. Rows that
+        are too far ahead to be stored show no change.
+
+        Args:
+            machine: of the rows.
+            rows: new rows in any order.
+            now: nanoseconds since 1970 by the hub's clock.
         """
+        latest = now + FUTURE_TOLERANCE_SECONDS * NANOS
         after = StateChanges([], {}, {})
         stated = [row for row in rows if row.view is not None and isinstance(row.values.get(STATE), str)]
-        for row in sorted(stated, key=lambda row: row.measured_at):
+        for row in sorted((row for row in stated if row.measured_at <= latest), key=lambda row: row.measured_at):
             subject, source = subject_of(machine, row), (machine, row.reader)
             if row.measured_at < after.newest.get(subject, self._newest.get(subject, 0)):
                 continue
-            after.newest[subject] = row.measured_at
+            after.newest[subject] = min(row.measured_at, now)
             states = after.states.get(source)
             if states is None:
                 known = self._states.get(source)
