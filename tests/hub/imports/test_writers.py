@@ -13,7 +13,13 @@ from gpufleet.codecs.batch import EncodedColumns, decode
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.hub.imports.receiver import MAX_CONCURRENT, ImportReceiver
 from gpufleet.hub.imports.request import ImportedRequest
-from gpufleet.hub.imports.writers import MAX_WRITERS, ROWS_KEPT_SECONDS, ImportWriter, ImportWriters
+from gpufleet.hub.imports.writers import (
+    INACTIVE_SECONDS,
+    MAX_WRITERS,
+    ROWS_KEPT_SECONDS,
+    ImportWriter,
+    ImportWriters,
+)
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.model.catalogue import Lane
@@ -125,7 +131,7 @@ async def test_inactive_writers_expire_and_free_their_places() -> None:
         with pytest.raises(WireLimitError, match=r"'many'.*64"):
             await write("many", "one-more")
         await write("one", "prometheus")
-        clock.advance(ROWS_KEPT_SECONDS)
+        clock.advance(INACTIVE_SECONDS)
         for number in range(1, MAX_WRITERS):
             await write("many", f"pod-{number}")
         await write("many", "one-more")  # in the place of pod-0
@@ -195,7 +201,7 @@ async def test_share_of_an_inactive_writer_goes_to_others() -> None:
     with running(clock, ImportWriters(clock, max_series=100)) as receiver:
         gone, active = Sender(receiver, "many", "gone", 80), Sender(receiver, "many", "active", 80)
         assert await settled([gone, active]) == [30, 30]
-        clock.advance(ROWS_KEPT_SECONDS)
+        clock.advance(INACTIVE_SECONDS)
         assert await settled([active]) == [0]
 
 
@@ -231,7 +237,7 @@ async def test_devices_of_an_inactive_writer_free_the_quota() -> None:
         await receiver.receive("many", "old", lambda _: held("node-1", 1, 2, 3))
         with pytest.raises(WireLimitError):
             await receiver.receive("many", "new", lambda _: held("node-1", 1, 2, 3))
-        clock.advance(ROWS_KEPT_SECONDS + 1)
+        clock.advance(INACTIVE_SECONDS + 1)
         await receiver.receive("many", "new", lambda _: held("node-1", 1, 2, 3))
 
 
@@ -297,3 +303,19 @@ async def test_delayed_parts_of_a_scrape_are_joined() -> None:
                 clock.advance(61)
             (block,) = decode(disk.newest).samples
             assert {"gpu_power_watts", "gpu_utilization_ratio"} <= set(block.metrics)
+
+
+async def test_texts_beside_a_repeated_pass_make_no_row() -> None:
+    clock, disk = FakeClock(NOW), Disk()
+    disk.works.set()
+    limit, name = {"gpu_power_limit_max_watts": 700.0}, {"gpu_name": "H200"}
+    with running(clock, None, disk) as receiver:
+        for seconds, values in [(0, limit | name), (599, limit), *[(later, name) for later in range(610, 1800, 60)]]:
+            at = NOW + seconds * NANOS
+            clock.advance((at - clock.now_ns()) // NANOS)
+            request = written("n", 1, at=at)
+            ((machine, (sample,)),) = request.machines.items()
+            static = msgspec.structs.replace(sample, lane=Lane.STATIC, values=values)
+            request = msgspec.structs.replace(request, machines={machine: (static,)})
+            await receiver.receive("many", "a", lambda _, request=request: request)  # type: ignore[misc]
+    assert disk.batches == 1

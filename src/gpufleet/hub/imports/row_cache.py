@@ -49,7 +49,7 @@ MAX_EARLIER = 250_000
 STATIC_SECONDS = 600
 """Interval at which unchanged static values are written again, because every scrape repeats them."""
 
-CURRENT_NS = int(MISSED_PASSES * LANE_SECONDS[Lane.STATIC] * NANOS)
+CURRENT_SECONDS = int(MISSED_PASSES * LANE_SECONDS[Lane.STATIC])
 """Age up to which static values of a row are current."""
 
 Subject = tuple[Machine, str, str, Lane]
@@ -260,7 +260,8 @@ def _place_beside_values(part: Sample, rows: Mapping[int, Sample]) -> int:
     Every point of OTLP repeats the texts of its device at its own instant, and other static values come once in a pass.
     A row of texts would hide them, as the newest row of a lane counts. Texts that differ make a row of their own.
     """
-    at = max((one for one in rows if part.measured_at - CURRENT_NS <= one <= part.measured_at), default=None)
+    oldest = part.measured_at - CURRENT_SECONDS * NANOS
+    at = max((one for one in rows if oldest <= one <= part.measured_at), default=None)
     if at is None or not _has_texts_only(part) or _has_texts_only(rows[at]):
         return part.measured_at
     known = rows[at].values

@@ -14,7 +14,7 @@ import msgspec
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.hub.imports.remote_write import is_known_metric
-from gpufleet.hub.imports.row_cache import RowCache
+from gpufleet.hub.imports.row_cache import CURRENT_SECONDS, RowCache
 from gpufleet.hub.imports.state_events import ImportedStates
 from gpufleet.model.errors import WireLimitError
 from gpufleet.model.holdings import REPEAT_SECONDS, Holder, Holding, HoldingVerdict, Share
@@ -166,8 +166,11 @@ accepted, but decoded again each time, which costs processor time.
 MAX_SUBJECTS = 250_000
 """Maximum number of subjects of one cluster's writers: devices in each of their lanes, and held views. About 1 GB."""
 
-ROWS_KEPT_SECONDS = 900
-"""A subject without new rows for this long is dropped, and so is an inactive writer once another one needs room."""
+ROWS_KEPT_SECONDS = CURRENT_SECONDS
+"""A subject without new rows for this long is dropped: texts of points need the static values that are current."""
+
+INACTIVE_SECONDS = 900
+"""A writer without requests for this long is dropped once another one needs room."""
 
 TIDY_SECONDS = 60
 """Interval between cleanups of a writer's memory."""
@@ -304,7 +307,7 @@ class ImportWriters:
         del writers[longest.name]
 
     def _is_inactive(self, writer: ImportWriter) -> bool:
-        return not writer.lock.locked() and self._clock.monotonic() - writer.last_seen >= ROWS_KEPT_SECONDS
+        return not writer.lock.locked() and self._clock.monotonic() - writer.last_seen >= INACTIVE_SECONDS
 
     def _subjects(self, cluster: str) -> int:
         return sum(one.subjects for one in self._known[cluster].values())
