@@ -1,12 +1,15 @@
 """Rows of devices and processes: matching of parts by key, and attribution of processes."""
 
 import msgspec
+import pytest
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.view import ViewKind
+from gpufleet.top.lines import NOTHING
 from gpufleet.top.observation import Observation, ProcessKey, ProcessOwner, observe_snapshot
 from gpufleet.top.rows import DeviceRow, ProcessRow, list_rows
-from tests.support.observed import devices, node_snapshot, part, readings
+from tests.support.observed import devices, gpu, node_snapshot, part, readings
 
 
 def rows_of(observation: Observation) -> list[DeviceRow]:
@@ -38,6 +41,21 @@ def test_vgpu_instance_has_machine_and_activity() -> None:
     vgpus = {one.number: one for one in rows_of(observe_snapshot(node_snapshot()))[2].parts}
     assert (vgpus["2:3"].utilization, vgpus["2:3"].active, vgpus["2:3"].vm[:8]) == (0.38, True, "5a1c3f0e")
     assert (vgpus["2:20"].utilization, vgpus["2:20"].active) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("counted", "shown"),
+    [
+        (0, "0 instances"),
+        (1, "1 instance"),
+        (Reason.NOT_REPORTED, f"{NOTHING} instances"),
+        (None, f"{NOTHING} instances"),
+    ],
+)
+def test_unknown_number_of_vgpus_is_not_zero(counted: int | Reason | None, shown: str) -> None:
+    host = gpu(0, readings(gpu_state="ok", gpu_vgpu_host_mode="sriov", gpu_vgpu_instances=counted))
+    (row,) = rows_of(observe_snapshot(node_snapshot(found=(host,))))
+    assert row.host.split(", ")[-1] == shown
 
 
 def test_mig_utilization_is_activity() -> None:

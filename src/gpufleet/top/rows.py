@@ -233,9 +233,10 @@ def _vgpu_host(readings: Mapping[str, Reading], instances: int) -> str:
         arr = "not supported"
     counted = number_of(readings, "gpu_vgpu_instances")
     count = instances if counted is None else int(counted)
+    known = NOTHING if counted is None and not instances else str(count)  # nvidia-smi does not list the instances
     return (
         f"vGPU host {mode or NOTHING}, scheduler {text_of(readings, 'gpu_vgpu_scheduler_policy') or NOTHING}, "
-        f"ARR {arr or NOTHING}, {count} instance{'' if count == 1 else 's'}"
+        f"ARR {arr or NOTHING}, {known} instance{'' if count == 1 else 's'}"
     )
 
 
