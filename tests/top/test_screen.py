@@ -14,7 +14,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AnswerDevice, GpuRecord
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.reading import Provenance, Reading
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.snapshot import ProcessReport, Snapshot
 from gpufleet.model.view import ViewKind
 from gpufleet.top.history import UtilizationHistory
 from gpufleet.top.lines import line_text
@@ -140,6 +140,16 @@ def test_processes_are_sorted() -> None:
 def test_filter_keeps_matching_rows_and_their_gpu(terms: str, expected: list[str]) -> None:
     found = first_cells(body_of(node_snapshot(), BodyPage.DEVICES, filter=terms)[1:])
     assert found == (expected or ["no"])
+
+
+@pytest.mark.parametrize("page", [BodyPage.PROCESSES, BodyPage.SUMS])
+@pytest.mark.parametrize(("processes", "shown"), [((), False), (None, True)])
+def test_page_without_a_list_of_processes_shows_that(
+    page: BodyPage, processes: tuple[ProcessReport, ...] | None, shown: bool
+) -> None:
+    device = gpu(0, readings(gpu_state="ok"), processes=processes)
+    screen = render(observe_snapshot(node_snapshot(found=(device,))), 80, page=page)
+    assert any("no list of processes" in line for line in lines_of(screen)) is shown
 
 
 def test_failed_poll_is_shown_with_the_age_of_the_frame() -> None:

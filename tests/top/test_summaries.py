@@ -19,7 +19,7 @@ def groups() -> dict[str, HolderGroup]:
     return {group.sums.name: group for group in holder_groups(list_rows(observe_snapshot(node_snapshot())))}
 
 
-def figures(row: SumRow) -> tuple[int, int, float | None]:
+def figures(row: SumRow) -> tuple[int, int | None, float | None]:
     return row.devices, row.processes, row.memory
 
 
@@ -29,9 +29,9 @@ def test_sums_of_each_holder() -> None:
         "ml/serve-0": (2, 1, 49 * GIB),
         "job 4711 train": (1, 2, 118 * GIB),
         "ml/batch-7": (1, 0, None),
-        "render": (1, 0, None),
-        FREE: (1, 0, None),
-        NOT_COLLECTED: (1, 0, None),
+        "render": (1, None, None),
+        FREE: (1, None, None),
+        NOT_COLLECTED: (1, None, None),
         SHARED: (1, 2, 4 * GIB),
     }
     assert list(found)[:1] == ["ml/serve-0"]

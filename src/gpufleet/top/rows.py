@@ -41,6 +41,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
         is_passed_through: whether a GPU is bound to vfio-pci: if it is read, it is listed in its virtual machine too.
         vm: virtual machine of a vGPU instance.
         active: whether a process runs in the guest of a vGPU instance; None if unknown.
+        lists_processes: whether its processes are known; without a list it can have some.
         parts: rows of its MIG devices and vGPU instances.
     """
 
@@ -65,6 +66,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
     is_passed_through: bool = False
     vm: str = ""
     active: bool | None = None
+    lists_processes: bool = False
     parts: tuple["DeviceRow", ...] = ()
 
     @property
@@ -127,6 +129,11 @@ class ObservedRows(msgspec.Struct, frozen=True):
     def devices(self) -> list[DeviceRow]:
         """Return the rows of GPUs of all nodes, and of parts whose GPU is not listed."""
         return [row for one in self.nodes for row in one.devices]
+
+    @property
+    def lists_processes(self) -> bool:
+        """Return whether the processes of a device are known."""
+        return any(part.lists_processes for row in self.devices for part in (row, *row.parts))
 
     @property
     def processes(self) -> list[ProcessRow]:
@@ -197,6 +204,7 @@ def _plain_row(node: ObservedNode, device: Device, number: str) -> DeviceRow:
         is_passed_through=any(one.absent is Reason.BOUND_TO_VFIO for one in readings.values()),
         vm=text_of(readings, "vgpu_vm_id"),
         active=None if active is None else bool(active),
+        lists_processes=device.processes is not None,
     )
 
 

@@ -244,6 +244,8 @@ class _Body:
         return BodyLine(lambda: line, self._width)
 
     def _nothing(self, what: str) -> BodyLine:
+        if what in ("processes", "users") and not self._listed.lists_processes:
+            what = "list of processes"
         return self._fixed((cell(f"no {what}", style="dim"),))
 
     def _device_lines(self) -> list[BodyLine]:
@@ -355,7 +357,8 @@ def _sum_line(row: SumRow) -> Line:
         [
             cell(row.kind, 9, "dim"),
             cell(row.name, 24, "title"),
-            *(cell(str(count), 7, right=True) for count in (row.devices, row.processes)),
+            cell(str(row.devices), 7, right=True),
+            cell(NOTHING if row.processes is None else str(row.processes), 7, right=True),
             cell(NOTHING if row.memory is None else bytes_text(row.memory), 9, right=True),
             cell(row.user, 10),
             cell(row.owner),

@@ -25,7 +25,7 @@ class SumRow(msgspec.Struct, frozen=True, kw_only=True):
         owner: last owner of the holder, such as `Deployment serve`; empty if unknown.
         user: user of the holder; empty if unknown.
         devices: number of devices that it uses or has. A shared device counts for each holder.
-        processes: number of its processes. Those on shared devices count for no holder.
+        processes: number of its processes; None if no device lists them. Those on shared devices count for no holder.
         memory: device memory of the processes; None if no process reports it.
     """
 
@@ -34,7 +34,7 @@ class SumRow(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     user: str = ""
     devices: int
-    processes: int
+    processes: int | None
     memory: float | None
 
     @property
@@ -132,10 +132,11 @@ def _plain_sum(name: str) -> SumRow:
 def _group(head: SumRow, devices: Sequence[DeviceRow], by_device: dict[str, list[ProcessRow]]) -> HolderGroup:
     listed = tuple((device, tuple(by_device.get(device.key, ()))) for device in devices)
     processes = [process for _, found in listed for process in found]
+    is_listed = any(device.lists_processes for device in devices)
     sums = msgspec.structs.replace(
         head,
         devices=len(devices),
-        processes=len({(process.node, process.pid) for process in processes}),
+        processes=len({(process.node, process.pid) for process in processes}) if is_listed else None,
         memory=_memory(processes),
     )
     return HolderGroup(sums=sums, devices=listed)
