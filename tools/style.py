@@ -80,8 +80,8 @@ PHRASES = {
     r"\bis (?:but|nothing but)\b": "is only",
     r"\bno more\b(?! than)": "no longer",
 }
-FOREIGN_NAMES = frozenset({"COMP_WORDS"})
-"""Names that other programs define, here bash's completion."""
+FOREIGN_NAMES = frozenset({"COMP_WORDS", '"nobody"', "nobody("})
+"""Names that other programs define, here bash's completion, and a user of systems as SLURM prints it."""
 OPENINGS = frozenset(
     {"who", "what", "whom", "whose", "that", "those", "one", "it", "is", "where", "when", "as", "how", "why"}
 )

@@ -156,6 +156,15 @@ def test_no_choice_of_texts_changes_the_gpus(name: str, account: str, comment: s
     assert (gres_on(job, A), gres_on(job, B)) == ((), (GresUse("gpu", "", 1, (3,)),))
 
 
+@pytest.mark.parametrize(
+    ("printed", "user"),
+    [("alice(1001)", "alice"), ("nobody(1001)", ""), ("nobody(65534)", "nobody"), ("nobody(99)", "nobody")],
+)
+def test_user_without_a_name_on_this_machine_is_unknown(printed: str, user: str) -> None:
+    job = f"JobId=2 JobName=x UserId={printed} GroupId=g(1) MCS_label=N/A Nice=0 Account=a QOS=q JobState=RUNNING "
+    assert parse_job(job.encode(), ListedJob(2, "2", "a", "(null)", "x")).user == user
+
+
 @given(st.binary(max_size=200), st.integers(0, 1200), st.integers(0, 1200))
 def test_damaged_job_is_parsed_or_a_wire_error(noise: bytes, start: int, end: int) -> None:
     whole = text("job-two-nodes")

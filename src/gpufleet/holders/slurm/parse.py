@@ -32,7 +32,9 @@ _IDS = re.compile(
     r"(?: HetJobId=(?P<het>\d{1,10}) HetJobOffset=(?P<offset>\d{1,10}))? JobName=",
     re.ASCII,
 )
-_USER = re.compile(r"(?: HetJobIdSet=[\d,-]*)? UserId=([^\n]{0,512}?)\(\d{1,10}\) GroupId=[^\n]{0,512}? Account=")
+_USER = re.compile(r"(?: HetJobIdSet=[\d,-]*)? UserId=([^\n]{0,512}?)\((\d{1,10})\) GroupId=[^\n]{0,512}? Account=")
+_UNKNOWN_USER = "nobody"
+_UNKNOWN_USER_IDS = ("65534", "99")  # of that user; the second is of older distributions
 _QOS = re.compile(r" QOS=(\S{0,512})")
 _STATE = re.compile(r" JobState=([A-Z_]{1,32})\b")
 _NODE_LINE = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
@@ -129,7 +131,7 @@ def parse_job(data: bytes, listed: ListedJob) -> JobRecord:
         array_task=ids["task"] or "",
         het_job=ids["het"] or "",
         het_offset=ids["offset"] or "",
-        user=user[1],
+        user=_user(user[1], user[2]),
         qos=_present(qos[1]),
         partition=_value(own, "Partition"),
         state=state[1],
@@ -199,6 +201,11 @@ def _match(pattern: re.Pattern[str], text: str, at: int, job: ListedJob) -> re.M
     if match is None:
         raise WireError("job", f"job {job.id}: unknown format of scontrol at {text[at : at + 40]!r}")
     return match
+
+
+def _user(name: str, number: str) -> str:
+    """Return the name of a user; empty if scontrol does not find it on this machine and prints that of another user."""
+    return "" if name == _UNKNOWN_USER and number not in _UNKNOWN_USER_IDS else name
 
 
 def _value(text: str, key: str) -> str:
