@@ -116,6 +116,54 @@ def test_lost_gpu_of_an_earlier_output_keeps_its_identity(later: str) -> None:
     assert [event.kind for event in snapshot.events] == ["gpu_lost"]
 
 
+@pytest.mark.parametrize("between", [[], ["index, uuid, pci.bus_id, timestamp, temperature.gpu"]])
+@pytest.mark.parametrize("is_message", [False, True])
+def test_gpu_lost_in_a_later_round_has_no_earlier_values(is_message: bool, between: list[str]) -> None:
+    """Rounds of `--loop`, and outputs that were appended to one file. A message precedes the rows of its round."""
+    first, second = "0, GPU-0, 00000000:1B:00.0, ", "1, GPU-1, 00000000:1C:00.0, "
+    lost, time = "[GPU is lost]", "2026/01/01 00:00:%02d.000"
+    message, row = [LOST_MESSAGE.decode().strip() % "1C:00.0"], [f"1, {lost}, {lost}, {time % 5}, {lost}"]
+    lines = [
+        "index, uuid, pci.bus_id, timestamp, temperature.gpu",
+        *(f"{one}{time % 0}, 30" for one in (first, second)),
+    ]
+    for at in (5, 10):
+        healthy = [f"{first}{time % at}, 31"]
+        lines += [*message, *between, *healthy] if is_message else [*between, *healthy, *row]
+    (snapshot,) = decoded("\n".join([*lines, ""]).encode()).snapshots
+    ok, gone = snapshot.devices
+    assert (ok.readings["gpu_state"].value, ok.readings["gpu_temperature_celsius"].value) == ("ok", 31)
+    assert (gone.uuid, gone.readings["gpu_state"].value) == ("GPU-1", "lost")
+    assert gone.readings["gpu_temperature_celsius"].absent is Reason.GPU_LOST
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_lost", 5)]
+
+
+def test_end_of_a_loop_with_messages_only_has_no_earlier_values() -> None:
+    rows = ["uuid, pci.bus_id, timestamp, temperature.gpu", "GPU-0, 00000000:1B:00.0, 2026/01/01 00:00:05.000, 30"]
+    message = LOST_MESSAGE.decode().strip() % "1B:00.0"
+    (snapshot,) = decoded("\n".join([*rows, message, message, ""]).encode()).snapshots
+    assert snapshot.devices[0].readings["gpu_state"].value == "lost"
+    assert snapshot.devices[0].readings["gpu_temperature_celsius"].absent is Reason.GPU_LOST
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_lost", 5)]
+
+
+def test_only_gpu_without_identity_in_later_rounds_is_lost() -> None:
+    rows = [f"GPU-0, 00000000:1B:00.0, 2026/01/01 00:00:{at:02}.000, 30" for at in (0, 5)]
+    lost = [f"[GPU is lost], [GPU is lost], 2026/01/01 00:00:{at:02}.000, [GPU is lost]" for at in (10, 15)]
+    lines = ["uuid, pci.bus_id, timestamp, temperature.gpu", *rows, *lost, ""]
+    (snapshot,) = decoded("\n".join(lines).encode()).snapshots
+    assert snapshot.devices[0].readings["gpu_state"].value == "lost"
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_lost", 10)]
+
+
+def test_recovery_in_a_later_round_is_an_event() -> None:
+    head, row = "uuid, pci.bus_id, timestamp, power.draw", "GPU-1, 00000000:1B:00.0, 2026/01/01 00:00:%02d.000, %s"
+    lines = [head, row % (0, "99.00 W"), row % (5, "[GPU is lost]"), row % (10, "98.00 W"), ""]
+    (snapshot,) = decoded("\n".join(lines).encode()).snapshots
+    assert snapshot.devices[0].readings["gpu_power_watts"].value == 98
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 10), ("gpu_lost", 5)]
+
+
 def test_failure_that_names_a_lost_gpu_shows_it() -> None:
     (snapshot,) = decoded(LOST_MESSAGE % b"3B:00.0").snapshots
     (device,) = snapshot.devices

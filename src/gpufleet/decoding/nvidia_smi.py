@@ -1,6 +1,6 @@
 """Formats of nvidia-smi output.
 
-- `CSV`: `nvidia-smi --query-gpu=... --format=csv`, with its header.
+- `CSV`: `nvidia-smi --query-gpu=... --format=csv`, with its header. Rounds are decoded in their order.
 - `TEXT`: `nvidia-smi -q` and `nvidia-smi vgpu -q`.
 - `XML`: `nvidia-smi -q -x`.
 - `CAPTURE`: several outputs in one file, each below its command.
@@ -25,6 +25,7 @@ from gpufleet.codecs.nvidia_smi import (
     parse_listing,
     parse_text,
     parse_xml,
+    split_rounds,
 )
 from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
 from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_device, named_devices
@@ -115,6 +116,7 @@ def decode_outputs(
     unknown: dict[str, None] = {}
     states = DeviceStates(NAME)
     known: dict[str, View] = {}  # by PCI address, the only identity in messages
+    at: int | None = None  # messages have the time of the outputs before them
     for outputs in moments:
         records = _records(outputs)
         if not records and not named_devices(_messages(outputs)):
@@ -122,11 +124,12 @@ def decode_outputs(
         local = _printed_at(outputs)
         notes |= dict.fromkeys(outputs.notes)
         notes |= dict.fromkeys(notes_of(outputs.log.leaves) if outputs.log is not None else ())
-        if local is None:
+        if local is not None:
+            at = zone.to_ns(local)
+            notes |= {f"time zone: {zone.origin}": None} if zone.is_known else {}
+        elif records or at is None:
+            at = source.at
             notes[NO_TIME] = None
-        elif zone.is_known:
-            notes[f"time zone: {zone.origin}"] = None
-        at = source.at if local is None else zone.to_ns(local)
         errors = _add_outputs(machine, outputs, records, at, states, known)
         notes |= dict.fromkeys(errors)
         found = report_unread(records, outputs.log.leaves if outputs.log else ())
@@ -258,7 +261,8 @@ def _decode_csv(source: CapturedInput) -> DecodeResult:
     table = parse_csv(source.content)
     if not {"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"} & set(table.columns):
         raise WireError("csv", "no column identifies the GPU: add uuid or pci.bus_id to the query")
-    return decode_outputs(source, [NvidiaSmiOutputs(table=table)])
+    rounds = [parse_csv(one) for one in split_rounds(source.content)]
+    return decode_outputs(source, [NvidiaSmiOutputs(table=one) for one in rounds])
 
 
 CSV = CaptureFormat(

@@ -1,7 +1,7 @@
 """Parsers of `nvidia-smi` output: CSV, XML, `-q` text, `-L`, help lists. Pure; values are not converted here."""
 
 from gpufleet.codecs.nvidia_smi.capture import Section, parse_capture
-from gpufleet.codecs.nvidia_smi.csv import Table, parse_csv
+from gpufleet.codecs.nvidia_smi.csv import Table, parse_csv, split_rounds
 from gpufleet.codecs.nvidia_smi.failure import Failure, classify_failure
 from gpufleet.codecs.nvidia_smi.listing import ListedGpu, ListedMig, parse_help, parse_listing
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log
@@ -23,4 +23,5 @@ __all__ = [
     "parse_listing",
     "parse_text",
     "parse_xml",
+    "split_rounds",
 ]

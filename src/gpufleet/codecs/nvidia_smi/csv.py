@@ -3,14 +3,17 @@
 Nothing is quoted, so a comma in free text (a product or process name) looks like a column separator.
 """
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpufleet.codecs.nvidia_smi.failure import named_device
 from gpufleet.codecs.nvidia_smi.records import MAX_VALUE
 from gpufleet.codecs.nvidia_smi.values import OutputMessages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.view import normalise_pci_address
 
 SEPARATOR = ", "
 
@@ -21,6 +24,10 @@ MAX_VALUES = 100_000
 
 FREE_TEXTS = frozenset({"name", "gpu_name", "process_name", "hostname"})
 """Columns whose text can hold a comma."""
+
+_ADDRESSES = ("pci.bus_id", "gpu_bus_id")
+_IDENTITIES = (*_ADDRESSES, "uuid", "gpu_uuid", "index")
+"""Columns that identify a GPU, the most certain first."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,12 +65,9 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
         lines = lines[at + 1 :]
     names = tuple(columns)
     torn = bool(lines and lines[-1].strip())
-    free = [position for position, name in enumerate(names) if name in FREE_TEXTS]
     rows: list[dict[str, str]] = []
     for at, line in enumerate(lines):
-        values = line.strip().split(SEPARATOR)
-        if len(values) > len(names) and len(free) == 1:
-            values = _rejoined(values, free[0], len(names))
+        values = _values_of(line, names)
         if len(values) != len(names) or (len(names) == 1 and not line.strip()):
             others.add(_complaint(line, len(values), len(names)))
             continue
@@ -83,6 +87,59 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
             row.pop(names[-1], None)
         rows.append(row)
     return Table(columns=names, rows=tuple(rows), messages=others.lines())
+
+
+def split_rounds(content: bytes) -> list[bytes]:
+    """Split an output with a header into rounds, each with the header: those of `--loop`, or of appended outputs.
+
+    A row or message about a GPU that the round already has starts the next round, and so does a row without identity
+    in a round with as many rows as the round before. Rounds of messages only are one.
+
+    Raises:
+        WireLimitError: if it is too long or too wide.
+        WireError: if the header is missing.
+    """
+    lines = split_lines(content, "csv")
+    at, names, _ = _header(lines)
+    rounds = [lines[: at + 1]]
+    head = rounds[0][-1]
+    seen = {one for line in lines[:at] for one in _named(line)}
+    count = before = 0
+    for line in lines[at + 1 :]:
+        if line.strip() == head.strip():
+            continue
+        values = _values_of(line, names)
+        is_row = len(values) == len(names)
+        gpu = _identities(dict(zip(names, values, strict=True))) if is_row else _named(line)
+        is_next = gpu[0] in seen and (is_row or count > 0) if gpu else is_row and count >= before > 0
+        if is_next:
+            rounds.append([head])
+            seen.clear()
+            count, before = 0, count
+        seen.update(gpu)
+        count += is_row
+        rounds[-1].append(line)
+    whole = [[*one, ""] for one in rounds[:-1]]  # only the last line of the output can be truncated
+    return ["\n".join(one).encode() for one in (*whole, rounds[-1])]
+
+
+def _named(message: str) -> list[str]:
+    """Return the address of the GPU that a message names."""
+    named = named_device(message)
+    return [] if named is None else [named[0]]
+
+
+def _identities(row: Mapping[str, str]) -> list[str]:
+    """Return the identities of the GPU in a row, the most certain first."""
+    found: list[str] = []
+    for column in _IDENTITIES:
+        text = row.get(column, "").strip()
+        if column in _ADDRESSES:
+            with contextlib.suppress(ValueError):
+                found.append(normalise_pci_address(text))
+        elif text.isdecimal() if column == "index" else text.startswith("GPU-"):
+            found.append(text)
+    return found
 
 
 def name_of(heading: str) -> str:
@@ -118,9 +175,14 @@ def _is_name(name: str) -> bool:
     )
 
 
-def _rejoined(values: list[str], free: int, count: int) -> list[str]:
-    """Join surplus values into the only column that can hold a comma."""
-    surplus = len(values) - count
+def _values_of(line: str, names: Sequence[str]) -> list[str]:
+    """Return the values of a line; surplus values are joined into the only column that can hold a comma."""
+    values = line.strip().split(SEPARATOR)
+    surplus = len(values) - len(names)
+    columns = [position for position, name in enumerate(names) if name in FREE_TEXTS] if surplus > 0 else ()
+    if len(columns) != 1:
+        return values
+    free = columns[0]
     return [*values[:free], SEPARATOR.join(values[free : free + surplus + 1]), *values[free + surplus + 1 :]]
 
 
