@@ -53,6 +53,7 @@ class ContractSummary(msgspec.Struct, frozen=True, kw_only=True):
         percent: met MUST items in percent; None if none applies.
         not_visible: ids of the items by which GPUs are not visible.
         gpus_not_visible: known number of these GPUs.
+        machines_without_count: number of machines with such GPUs of unknown number: they are in no count.
     """
 
     at: dt.datetime
@@ -62,3 +63,4 @@ class ContractSummary(msgspec.Struct, frozen=True, kw_only=True):
     percent: float | None
     not_visible: tuple[str, ...]
     gpus_not_visible: int
+    machines_without_count: int = 0

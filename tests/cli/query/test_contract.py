@@ -6,12 +6,13 @@ import msgspec
 
 from gpufleet.cli.query.contract import judged_text, report_tables, verdict_table
 from gpufleet.cli.table import Layout, TextTable, render
-from gpufleet.fleet.contract.facts import ClusterFacts, MachineGroup
+from gpufleet.fleet.contract.facts import ClusterFacts, GpuSource, MachineGroup
 from gpufleet.fleet.contract.history import ClusterHistory, update_history
 from gpufleet.fleet.contract.judge import judge_cluster
 from gpufleet.fleet.contract.report import ConformanceReport, conformance_report
 from gpufleet.model.cluster import Cluster, ClusterRecord
 from gpufleet.model.contract import ClusterVisibility, ContractSummary, ContractWaiver, Tier
+from gpufleet.model.liveness import State
 from gpufleet.wiring.contract import load_contract
 from tests.support.contract_facts import AT, SPEC, cluster, coverage, machine
 
@@ -76,24 +77,39 @@ def test_report_without_a_verdict_is_not_judged_yet() -> None:
     assert str(head[1]).startswith("Not judged yet")
 
 
-def test_clusters_that_are_not_visible_come_first() -> None:
-    def record(name: str, visibility: ClusterVisibility | None) -> ClusterRecord:
-        summary = ContractSummary(
-            at=AT,
-            visibility=visibility or ClusterVisibility.UNKNOWN,
-            tier=Tier.AGENT,
-            reached_tier=None,
-            percent=90.0,
-            not_visible=("node.agent",),
-            gpus_not_visible=8,
-        )
-        return ClusterRecord(
-            cluster=Cluster(id=name, known_since=AT),
-            served=name != "closed",
-            configured=False,
-            contract=summary if visibility else None,
-        )
+def test_gpus_of_unknown_number_are_not_counted_as_none() -> None:
+    unsized = machine(state=State.NEVER_SEEN, source=GpuSource.NONE, expected_gpus=None, reporting_gpus=None)
+    groups = MachineGroup(machine(), ("node-1",)), MachineGroup(unsized, ("node-2",))
+    verdict = judge_cluster(CONTRACT, cluster(*groups))
+    found = conformance_report(CONTRACT, verdict)
+    assert any(str(one).startswith("Not visible by freshness.machines: 1 machine, GPUs of unknown number: ")
+               for one in report_tables(found))  # fmt: skip
+    lines = render([verdict_table([record("east", ClusterVisibility.PARTLY, gpus=0, uncounted=1)])], Layout(),
+                   width=None, colour=False).text.splitlines()  # fmt: skip
+    assert lines[1].split("\t")[5] == "0, and those of 1 machine"
 
+
+def record(name: str, visibility: ClusterVisibility | None, *, gpus: int = 8, uncounted: int = 0) -> ClusterRecord:
+    """Return a cluster with a verdict, or without one; the cluster `closed` is not served."""
+    summary = ContractSummary(
+        at=AT,
+        visibility=visibility or ClusterVisibility.UNKNOWN,
+        tier=Tier.AGENT,
+        reached_tier=None,
+        percent=90.0,
+        not_visible=("node.agent",),
+        gpus_not_visible=gpus,
+        machines_without_count=uncounted,
+    )
+    return ClusterRecord(
+        cluster=Cluster(id=name, known_since=AT),
+        served=name != "closed",
+        configured=False,
+        contract=summary if visibility else None,
+    )
+
+
+def test_clusters_that_are_not_visible_come_first() -> None:
     records = [
         record("a", ClusterVisibility.VISIBLE),
         record("b", None),

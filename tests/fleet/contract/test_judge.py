@@ -158,6 +158,13 @@ def test_machine_of_unknown_size_is_counted_apart() -> None:
     verdict = judge_cluster(CONTRACT, two(second=unsized))
     assert "freshness.machines" in verdict.not_visible
     assert (verdict.machines_not_visible, verdict.machines_without_count, verdict.gpus_not_visible) == (1, 1, 0)
+    assert {one.gpus for one in verdict.items if one.item in verdict.not_visible} == {None}
+
+
+def test_item_counts_the_machines_of_known_size() -> None:
+    unsized = machine(state=State.NEVER_SEEN, source=GpuSource.NONE, expected_gpus=None, reporting_gpus=None)
+    verdict = judge_cluster(CONTRACT, two(machine(state=State.LOST), unsized))
+    assert next(one.gpus for one in verdict.items if one.item == "freshness.machines") == 8
 
 
 def test_nothing_is_known_and_nothing_is_met() -> None:

@@ -122,7 +122,7 @@ def verdict_table(records: Iterable[ClusterRecord]) -> TextTable:
             _percent(known.percent),
             _tier(known.tier),
             _tier(known.reached_tier, "none"),
-            str(known.gpus_not_visible),
+            Cell(f"{known.gpus_not_visible}{_uncounted(known.machines_without_count)}", key=known.gpus_not_visible),
             ", ".join(known.not_visible),
         ))  # fmt: skip
     return TextTable(CLUSTER_COLUMNS, rows, "clusters")
@@ -162,13 +162,11 @@ def summary_text(head: "ConformanceMetadata") -> str:
     from gpufleet.fleet.contract.report_page import tier_text
 
     reporting = f", {head.gpus_reporting} of them report" if head.gpus_reporting else ""
-    uncounted = head.machines_without_count
-    gpus = f", and those of {counted(uncounted, 'machine')}" if uncounted else ""
     return (
         f"{head.cluster}: {_visibility_text(head.visibility)}; {_percent(head.percent)} of MUST items met "
         f"({head.must.met} met, {head.must.not_met} not met, {head.must.unknown} unknown, {head.must.waived} waived); "
         f"tier {tier_text(head)}, reached {_tier(head.reached_tier, 'none')}; "
-        f"{counted(head.gpus_not_visible, 'GPU')} not visible{gpus}{reporting}"
+        f"{counted(head.gpus_not_visible, 'GPU')} not visible{_uncounted(head.machines_without_count)}{reporting}"
     )
 
 
@@ -182,6 +180,11 @@ _RANKS = {
 
 def _visibility_text(visibility: ClusterVisibility) -> str:
     return visibility.value.replace("_", " ")
+
+
+def _uncounted(machines: int) -> str:
+    """Return an addition to a number of GPUs about machines whose number is unknown; empty without any."""
+    return f", and those of {counted(machines, 'machine')}" if machines else ""
 
 
 def _percent(percent: float | None) -> str:

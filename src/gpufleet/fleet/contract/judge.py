@@ -240,7 +240,9 @@ class _ClusterJudge:
         of_status = [(g, o) for g, o in zip(groups, outcomes, strict=True) if o.status is status]
         gpus = None
         if status is ItemStatus.NOT_MET:
-            gpus = sum((_most_gpus([o], g.facts) or 0) * len(g.names) for g, o in of_status)
+            most = [(_most_gpus([o], g.facts), len(g.names)) for g, o in of_status]
+            known = [count * machines for count, machines in most if count is not None]
+            gpus = sum(known) if known else None
         examples = (MachineOutcome(name, o.found) for g, o in of_status for name in g.names[:MAX_EXAMPLES])
         named = status in (ItemStatus.NOT_MET, ItemStatus.UNKNOWN)
         return ItemVerdict(

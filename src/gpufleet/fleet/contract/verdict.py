@@ -27,8 +27,8 @@ class ItemVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         phase: validity of the item.
         machines: number of machines by status; empty for an item about the cluster.
         examples: machines that do not meet it, or else those with unknown status; at most `MAX_EXAMPLES`.
-        gpus: if it is not met, the known number of GPUs that are not visible by it. An item about the cluster hides no
-            GPU with a current value.
+        gpus: if it is not met, the known number of GPUs that are not visible by it; None if it is unknown. An item
+            about the cluster hides no GPU with a current value.
         is_whole: it is not met, and concerns the cluster and not some of its GPUs.
         waived_until: end of its waiver, nanoseconds since 1970; None without a valid waiver.
         waiver: reason of that waiver.

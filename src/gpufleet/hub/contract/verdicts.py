@@ -130,6 +130,7 @@ class ContractVerdicts:
             percent=verdict.must.percent,
             not_visible=verdict.not_visible,
             gpus_not_visible=verdict.gpus_not_visible,
+            machines_without_count=verdict.machines_without_count,
         )
 
     def counts(self) -> ContractCounts:

@@ -38,7 +38,11 @@ export function contractPage({ client }, cluster) {
 export function contractText(cluster, summary) {
   const link = (text) => element("a", { href: contractLink(cluster), "data-key": `contract ${cluster}` }, text);
   if (!summary) return link("unknown");
-  const hidden = summary.gpus_not_visible > 0 ? `${counted(summary.gpus_not_visible, "GPU")} not visible` : null;
+  const uncounted = uncountedText(summary.machines_without_count);
+  const hidden =
+    summary.gpus_not_visible > 0 || uncounted !== ""
+      ? `${counted(summary.gpus_not_visible, "GPU")} not visible${uncounted}`
+      : null;
   return [
     link(visibilityText(summary.visibility)),
     element("small", null, `${percentText(summary.percent)}, tier ${tierText(summary.tier)}`),
@@ -51,6 +55,10 @@ function visibilityText(visibility) {
   return element("span", { class: `visibility-${visibility}` }, visibility.replace("_", " "));
 }
 
+function uncountedText(machines) {
+  return machines > 0 ? `, and those of ${counted(machines, "machine")}` : "";
+}
+
 function percentText(percent) {
   return percent === null ? "no MUST item applies" : `${percent} % of MUST items met`;
 }
@@ -60,8 +68,7 @@ function tierText(tier) {
 }
 
 function summaryOf({ metadata, warnings, ignored_waivers }) {
-  const uncounted =
-    metadata.machines_without_count > 0 ? `, and those of ${counted(metadata.machines_without_count, "machine")}` : "";
+  const uncounted = uncountedText(metadata.machines_without_count);
   const reporting = metadata.gpus_reporting > 0 ? `, ${metadata.gpus_reporting} of them report` : "";
   return [
     element("p", { class: "lead" }, visibilityText(metadata.visibility), `: ${percentText(metadata.percent)}.`),
