@@ -167,6 +167,16 @@ def test_item_counts_the_machines_of_known_size() -> None:
     assert next(one.gpus for one in verdict.items if one.item == "freshness.machines") == 8
 
 
+@pytest.mark.parametrize(("expected", "machines", "gpus"), [(None, (), None), (16, (), 16), (None, (MACHINE,), 0)])
+def test_gpus_of_a_cluster_are_unknown_without_any_count(
+    expected: int | None, machines: tuple[MachineFacts, ...], gpus: int | None
+) -> None:
+    groups = group_machines([(f"node-{place}", one) for place, one in enumerate(machines)])
+    found = coverage(expected, 8 * len(machines), registration=None)
+    verdict = judge_cluster(CONTRACT, cluster(spec=NO_CONTACT, coverage=found, machines=tuple(groups)))
+    assert next(one.gpus for one in verdict.items if one.item == "ownership.contact") == gpus
+
+
 def test_nothing_is_known_and_nothing_is_met() -> None:
     facts = ClusterFacts(cluster="east", at=1, hub_version="0.6.0")
     verdict = judge_cluster(CONTRACT, facts)

@@ -192,12 +192,15 @@ class _ClusterJudge:
         return _Hidden(gpus, reporting, machines, uncounted)
 
     def _unreported_gpus(self) -> int | None:
-        """Return the number of GPUs of the cluster without a current value; None if it is unknown."""
+        """Return the known number of GPUs of the cluster without a current value; None if it is unknown."""
         if self.reporting is None:
             return None
         expected = None if self._facts.coverage is None else self._facts.coverage.expected
-        located = sum((one.facts.gpus or 0) * len(one.names) for one in self._facts.machines or ())
-        return max(0, max(expected or 0, located) - self.reporting)
+        sizes = [(one.facts.gpus, len(one.names)) for one in self._facts.machines or ()]
+        located = sum((gpus or 0) * machines for gpus, machines in sizes)
+        found = max(0, max(expected or 0, located) - self.reporting)
+        is_counted = expected is not None or (bool(sizes) and all(gpus is not None for gpus, _ in sizes))
+        return found if found or is_counted else None
 
     def _judge(self, item: ContractItem) -> ItemVerdict:
         check = CHECKS[item.check]
