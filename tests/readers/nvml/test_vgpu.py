@@ -466,6 +466,17 @@ async def test_hypervisor_domain_id_is_kept_unchanged(
     assert (values["vgpu_vm_id"], values["vgpu_vm_id_kind"]) == ("17", "domain_id")
 
 
+async def test_virtual_machine_without_id_has_no_kind_of_it(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    instances[3202].texts[f"{I}VmID"] = ""
+    fake.apply()
+    done = await start(fake).read(Lane.FAST)
+    values = parts(done, 2)[instances[3202].texts[f"{I}UUID"] or ""].values
+    assert values["vgpu_vm_id"] == values["vgpu_vm_id_kind"] == Absent(Reason.NO_DATA, "nvmlVgpuInstanceGetVmID")
+    assert not done.errors
+
+
 @pytest.mark.parametrize("expiry", [(0, 0, 0, 0, 0, 0, 0), (4, 2027, 1, 1, 0, 0, 0), (3, 2027, 1, 1, 0, 0, 0)])
 async def test_license_without_expiry_has_no_date(
     fake: FakeNvml, start: Start, instances: dict[int, Device], expiry: tuple[int, ...]

@@ -268,11 +268,14 @@ def _memory(context: Context) -> Value:
 
 
 def _vm_id(context: Context) -> Value:
-    """Pass the buffer's real size: the binding passes a larger one."""
+    """Pass the buffer's real size: the binding passes a larger one. An empty id has no kind."""
     size = 80
     text, kind = ctypes.create_string_buffer(size), ctypes.c_uint()
     check(context, raw_function(context, VM_ID)(context.handle, text, ctypes.c_uint(size), ctypes.byref(kind)))
-    return [text.value.decode("utf-8", "replace"), kind.value]
+    name = text.value.decode("utf-8", "replace").strip()
+    if not name:
+        raise context.nvml.NVMLError(NO_DATA)
+    return [name, kind.value]
 
 
 def _query_type(context: Context, *functions: str) -> Value:
