@@ -71,6 +71,7 @@ INVALID = Absent(Reason.INVALID_VALUE, "x")
         ("gpu_name", "N\x1b[0m", "N [0m"),
         ("vgpu_license_state", "Licensed (Expiry: 2026-7-7 16:1:44 GMT)", "licensed"),
         ("vgpu_license_state", "Unlicensed (Restricted)", "unlicensed_restricted"),
+        ("vgpu_license_state", "N/A (Expiry: N/A)", Absent(Reason.NOT_SUPPORTED, "x")),
         ("vgpu_license_expiry_timestamp_seconds", "Licensed (Expiry: 2026-7-7 16:1:44 GMT)", 1_783_440_104),
         ("vgpu_license_expiry_timestamp_seconds", "Licensed (Expiry: 2026-77-7 16:1:44 GMT)", INVALID),
         ("vgpu_license_expiry_timestamp_seconds", "Licensed (Expiry: Permanent)", Absent(Reason.NO_DATA, "x")),

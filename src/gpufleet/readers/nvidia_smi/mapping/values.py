@@ -88,6 +88,8 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
         text: printed text, including its unit.
         label: name of the field or path, for the detail of an absence.
     """
+    if metric.name == LICENSE_STATE:
+        text = _EXPIRES.sub("", text)
     why = None if _is_state(metric, text) else text_reason(text)
     if why is not None:
         return Absent(_meaning_of_na(metric, why), label)
@@ -95,7 +97,7 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
     if metric.name == LICENSE_EXPIRY:
         return _expiry(metric, text, label)
     if metric.type is ValueType.ENUM:
-        name = slug(text) if metric.name != LICENSE_STATE else slug(_EXPIRES.sub("", text))
+        name = slug(text)
         state = CATALOGUE_STATES.get(metric.name, {}).get(name, name)
         return state if state in metric.states else Absent(Reason.INVALID_VALUE, label)
     if metric.type is ValueType.TEXT:
