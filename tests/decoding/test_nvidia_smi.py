@@ -156,6 +156,14 @@ def test_only_gpu_without_identity_in_later_rounds_is_lost() -> None:
     assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_lost", 10)]
 
 
+def test_gpu_without_identity_after_a_repeated_header_is_lost() -> None:
+    head, row = "uuid, pci.bus_id, timestamp, temperature.gpu", "GPU-0, 00000000:1B:00.0, 2026/01/01 00:00:00.000, 30"
+    lines = [head, row, head, "[GPU is lost], [GPU is lost], 2026/01/01 01:00:00.000, [GPU is lost]", ""]
+    (snapshot,) = decoded("\n".join(lines).encode()).snapshots
+    assert snapshot.devices[0].readings["gpu_state"].value == "lost"
+    assert [(event.kind, event.at.hour) for event in snapshot.events] == [("gpu_lost", 1)]
+
+
 def test_recovery_in_a_later_round_is_an_event() -> None:
     head, row = "uuid, pci.bus_id, timestamp, power.draw", "GPU-1, 00000000:1B:00.0, 2026/01/01 00:00:%02d.000, %s"
     lines = [head, row % (0, "99.00 W"), row % (5, "[GPU is lost]"), row % (10, "98.00 W"), ""]

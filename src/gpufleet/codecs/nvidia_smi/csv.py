@@ -92,8 +92,8 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
 def split_rounds(content: bytes) -> list[bytes]:
     """Split an output with a header into rounds, each with the header: those of `--loop`, or of appended outputs.
 
-    A row or message about a GPU that the round already has starts the next round, and so does a row without identity
-    in a round with as many rows as the round before. Rounds of messages only are one.
+    A row or message about a GPU that the round already has starts the next round, and so does a repeated header, and a
+    row without identity in a round with as many rows as the round before. Rounds of messages only are one.
 
     Raises:
         WireLimitError: if it is too long or too wide.
@@ -106,19 +106,19 @@ def split_rounds(content: bytes) -> list[bytes]:
     seen = {one for line in lines[:at] for one in _named(line)}
     count = before = 0
     for line in lines[at + 1 :]:
-        if line.strip() == head.strip():
-            continue
         values = _values_of(line, names)
-        is_row = len(values) == len(names)
+        is_head = line.strip() == head.strip()
+        is_row = not is_head and len(values) == len(names)
         gpu = _identities(dict(zip(names, values, strict=True))) if is_row else _named(line)
         is_next = gpu[0] in seen and (is_row or count > 0) if gpu else is_row and count >= before > 0
-        if is_next:
+        if (is_head and count > 0) or is_next:
             rounds.append([head])
             seen.clear()
             count, before = 0, count
         seen.update(gpu)
         count += is_row
-        rounds[-1].append(line)
+        if not is_head:
+            rounds[-1].append(line)
     whole = [[*one, ""] for one in rounds[:-1]]  # only the last line of the output can be truncated
     return ["\n".join(one).encode() for one in (*whole, rounds[-1])]
 
