@@ -164,6 +164,25 @@ def test_gpu_without_identity_after_a_repeated_header_is_lost() -> None:
     assert [(event.kind, event.at.hour) for event in snapshot.events] == [("gpu_lost", 1)]
 
 
+_LOGS = {
+    "text": "==============NVSMI LOG==============\n\nTimestamp : Fri Jul  3 22:10:%s 2026\n\n"
+    "GPU 00000000:1B:00.0\n    GPU UUID : GPU-0\n    Temperature\n        GPU Current Temp : %s\n\n",
+    "xml": '<?xml version="1.0" ?>\n<nvidia_smi_log>\n\t<timestamp>Fri Jul  3 22:10:%s 2026</timestamp>\n'
+    '\t<gpu id="00000000:1B:00.0">\n\t\t<uuid>GPU-0</uuid>\n'
+    "\t\t<temperature><gpu_temp>%s</gpu_temp></temperature>\n\t</gpu>\n</nvidia_smi_log>\n",
+}
+
+
+def test_section_without_a_gpu_names_none() -> None:
+    bar = "#" * 80
+    bodies = [(_LOGS["text"] % (45, "30 C")).replace("1B:00.0", "1C:00.0"), "No devices were found\n"]
+    parts = [f"{bar}\n# {at} :: log\n# $ nvidia-smi -q\n{bar}\n{body}" for at, body in enumerate(bodies)]
+    result = decoded("\n".join(parts).encode())
+    assert [device.pci_address for device in result.snapshots[0].devices] == ["0000:1c:00.0"]
+    assert not result.snapshots[0].events
+    assert any(note.startswith("nvidia-smi -q: ") for note in result.notes)
+
+
 def test_recovery_in_a_later_round_is_an_event() -> None:
     head, row = "uuid, pci.bus_id, timestamp, power.draw", "GPU-1, 00000000:1B:00.0, 2026/01/01 00:00:%02d.000, %s"
     lines = [head, row % (0, "99.00 W"), row % (5, "[GPU is lost]"), row % (10, "98.00 W"), ""]

@@ -81,7 +81,8 @@ class NvidiaSmiOutputs(msgspec.Struct, kw_only=True):
         table: output of `--query-gpu`.
         apps: output of `--query-compute-apps`.
         listing: output of `-L`.
-        notes: messages about outputs that could not be parsed.
+        notes: errors about outputs that could not be parsed.
+        messages: messages of the driver in such outputs that name a GPU.
     """
 
     log: Log | None = None
@@ -89,6 +90,12 @@ class NvidiaSmiOutputs(msgspec.Struct, kw_only=True):
     apps: Table | None = None
     listing: Listing | None = None
     notes: list[str] = []
+    messages: list[str] = []
+
+    def add_failure(self, error: str, body: bytes) -> None:
+        """Add an output that could not be parsed."""
+        self.notes.append(error)
+        self.messages += [one for one in classify_failure(0, body, b"").lines if named_device(one)]
 
 
 def decode_outputs(
@@ -119,10 +126,10 @@ def decode_outputs(
     at: int | None = None  # messages have the time of the outputs before them
     for outputs in moments:
         records = _records(outputs)
+        notes |= dict.fromkeys(outputs.notes)
         if not records and not named_devices(_messages(outputs)):
             continue
         local = _printed_at(outputs)
-        notes |= dict.fromkeys(outputs.notes)
         notes |= dict.fromkeys(notes_of(outputs.log.leaves) if outputs.log is not None else ())
         if local is not None:
             at = zone.to_ns(local)
@@ -137,7 +144,7 @@ def decode_outputs(
         unknown |= dict.fromkeys(found.unknown)
     snapshot = machine.snapshot()
     if not snapshot.devices:
-        messages = dict.fromkeys(note for outputs in moments for note in outputs.notes)
+        messages = dict.fromkeys(note for outputs in moments for note in (*outputs.notes, *outputs.messages))
         raise WireError("", "; ".join(("no GPU found", *list(messages)[:3])))
     return DecodeResult(
         snapshots=(snapshot,),
@@ -203,7 +210,7 @@ def _view_of_address(address: str) -> View:
 def _messages(outputs: NvidiaSmiOutputs) -> list[str]:
     """Return the messages of the driver, also those of outputs with nothing else."""
     printed = [*(outputs.log.messages if outputs.log else ()), *(outputs.table.messages if outputs.table else ())]
-    return [*printed, *(one for one in outputs.notes if named_device(one))]
+    return [*printed, *outputs.messages]
 
 
 def _records(outputs: NvidiaSmiOutputs) -> list[DeviceRecord]:
@@ -307,8 +314,7 @@ def _decode_capture(source: CapturedInput) -> DecodeResult:
             elif not _add_section(section, outputs):
                 other.append(section.arguments or "(the table)")
         except WireError as error:
-            outputs.notes.append(f"nvidia-smi {section.arguments[:60]}: {error}")
-            outputs.notes += [one for one in classify_failure(0, section.body, b"").lines if named_device(one)]
+            outputs.add_failure(f"nvidia-smi {section.arguments[:60]}: {error}", section.body)
     for outputs in moments.values():
         outputs.listing = listing
     first = min((at for outputs in moments.values() for at in _printed_times(outputs)), default=None)
