@@ -173,6 +173,38 @@ _LOGS = {
 }
 
 
+@pytest.mark.parametrize("log", _LOGS.values(), ids=_LOGS.keys())
+@pytest.mark.parametrize(("later", "second"), [("message", 45), ("message and head", 45), ("cells", 50)])
+def test_gpu_lost_in_a_later_log_has_no_earlier_values(log: str, later: str, second: int) -> None:
+    """Rounds of `-q --loop` and `-q -x --loop`."""
+    lost = log % (50, "GPU is lost")
+    message = (LOST_MESSAGE % b"1B:00.0").decode()
+    head = lost[: lost.index("\n", lost.index("2026")) + 1]
+    text = log % (45, "30 C") + {"message": message, "message and head": message + head, "cells": lost}[later]
+    (snapshot,) = decoded(text.encode()).snapshots
+    (device,) = snapshot.devices
+    assert (device.uuid, device.readings["gpu_state"].value) == ("GPU-0", "lost")
+    assert device.readings["gpu_temperature_celsius"].absent is Reason.GPU_LOST
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_lost", second)]
+
+
+@pytest.mark.parametrize("log", _LOGS.values(), ids=_LOGS.keys())
+def test_recovery_in_a_later_log_is_an_event(log: str) -> None:
+    (snapshot,) = decoded((log % (45, "GPU is lost") + log % (50, "31 C")).encode()).snapshots
+    assert snapshot.devices[0].readings["gpu_temperature_celsius"].value == 31
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 50), ("gpu_lost", 45)]
+
+
+@pytest.mark.parametrize("log", _LOGS.values(), ids=_LOGS.keys())
+@pytest.mark.parametrize("part", [0.2, 0.8])
+def test_log_truncated_in_a_later_round_keeps_the_values(log: str, part: float) -> None:
+    second = log % (50, "31 C")
+    (snapshot,) = decoded((log % (45, "30 C") + second[: int(len(second) * part)]).encode()).snapshots
+    (device,) = snapshot.devices
+    assert (device.uuid, device.readings["gpu_temperature_celsius"].value) == ("GPU-0", 30)
+    assert not snapshot.events
+
+
 def test_section_without_a_gpu_names_none() -> None:
     bar = "#" * 80
     bodies = [(_LOGS["text"] % (45, "30 C")).replace("1B:00.0", "1C:00.0"), "No devices were found\n"]

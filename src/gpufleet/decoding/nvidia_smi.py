@@ -1,15 +1,17 @@
 """Formats of nvidia-smi output.
 
-- `CSV`: `nvidia-smi --query-gpu=... --format=csv`, with its header. Rounds are decoded in their order.
+- `CSV`: `nvidia-smi --query-gpu=... --format=csv`, with its header.
 - `TEXT`: `nvidia-smi -q` and `nvidia-smi vgpu -q`.
 - `XML`: `nvidia-smi -q -x`.
 - `CAPTURE`: several outputs in one file, each below its command.
 - `FAILURE`: the message that nvidia-smi prints instead of an output if it shows no GPU.
+
+The rounds of `--loop` are decoded in their order.
 """
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -25,7 +27,9 @@ from gpufleet.codecs.nvidia_smi import (
     parse_listing,
     parse_text,
     parse_xml,
+    split_documents,
     split_rounds,
+    split_text_rounds,
 )
 from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
 from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_device, named_devices
@@ -277,6 +281,19 @@ CSV = CaptureFormat(
 )
 
 
+def _decode_logs(source: CapturedInput, rounds: Sequence[bytes], parse: Callable[[bytes], Log]) -> DecodeResult:
+    """Decode outputs of `-q` or `-q -x`. One without a GPU is a failure if it is the first, else a note."""
+    first, *later = rounds
+    moments = [NvidiaSmiOutputs(log=parse(first))]
+    for one in later:
+        try:
+            moments.append(NvidiaSmiOutputs(log=parse(one)))
+        except WireError as error:
+            moments.append(NvidiaSmiOutputs())
+            moments[-1].add_failure(str(error), one)
+    return decode_outputs(source, moments)
+
+
 _GPU = re.compile(rb"(?m)^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7][ \r]*\n {2,8}\S")
 
 
@@ -285,7 +302,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _decode_text(source: CapturedInput) -> DecodeResult:
-    return decode_outputs(source, [NvidiaSmiOutputs(log=parse_text(source.content))])
+    return _decode_logs(source, split_text_rounds(source.content), parse_text)
 
 
 TEXT = CaptureFormat(name="nvidia-smi-text", help="nvidia-smi -q or vgpu -q", matches=_is_text, decode=_decode_text)
@@ -296,7 +313,7 @@ def _is_xml(content: bytes) -> bool:
 
 
 def _decode_xml(source: CapturedInput) -> DecodeResult:
-    return decode_outputs(source, [NvidiaSmiOutputs(log=parse_xml(source.content))])
+    return _decode_logs(source, split_documents(source.content), parse_xml)
 
 
 XML = CaptureFormat(name="nvidia-smi-xml", help="nvidia-smi -q -x", matches=_is_xml, decode=_decode_xml)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpufleet.codecs.nvidia_smi import parse_text
-from gpufleet.codecs.nvidia_smi.records import MAX_DEPTH, MAX_LINES
+from gpufleet.codecs.nvidia_smi import parse_text, split_text_rounds
+from gpufleet.codecs.nvidia_smi.records import MAX_DEPTH, MAX_LINES, MAX_ROUNDS
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.fakes.nvidia_smi.standin import DATA
 
@@ -98,6 +98,14 @@ def test_too_deep_nesting_is_rejected() -> None:
     lines = "\n".join(" " * (depth + 1) + "a" for depth in range(MAX_DEPTH + 1))
     with pytest.raises(WireLimitError):
         parse_text(f"GPU 00000000:83:00.0\n{lines} : 1\n".encode())
+
+
+def test_too_many_rounds_are_rejected() -> None:
+    one = b"==NVSMI LOG==\nGPU 00000000:83:00.0\n"
+    assert len(split_text_rounds(one * MAX_ROUNDS)) == MAX_ROUNDS
+    with pytest.raises(WireLimitError, match="4096") as caught:
+        split_text_rounds(one * (MAX_ROUNDS + 1))
+    assert caught.value.field == "-q"
 
 
 def test_too_many_lines_are_rejected() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpufleet.codecs.nvidia_smi import parse_xml
-from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_DEPTH, MAX_LEAVES, MAX_LINES, MAX_VALUE
+from gpufleet.codecs.nvidia_smi import parse_xml, split_documents
+from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_DEPTH, MAX_LEAVES, MAX_LINES, MAX_ROUNDS, MAX_VALUE
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.fakes.nvidia_smi.standin import DATA
 
@@ -120,6 +120,21 @@ def test_depth_leaves_and_value_length_are_bounded() -> None:
     assert caught.value.field == "a"
     (gpu,) = parse_xml(document(b'<gpu id="x"><a>' + b"9" * 100_000 + b"</a></gpu>")).devices
     assert len(gpu.leaves["a"]) == MAX_VALUE
+
+
+def test_size_and_number_of_documents_are_bounded() -> None:
+    one = b"<nvidia_smi_log>\n</nvidia_smi_log>\n"
+    assert split_documents(one * MAX_ROUNDS + b"a message\n")[-1] == b"\na message\n"
+    with pytest.raises(WireLimitError, match="4096") as caught:
+        split_documents(one * (MAX_ROUNDS + 1))
+    assert caught.value.field == "xml"
+    with pytest.raises(WireLimitError, match="8388608"):
+        split_documents(b" " * (MAX_BYTES + 1))
+
+
+def test_process_name_does_not_end_a_document() -> None:
+    name = b"<process_name>a\n</nvidia_smi_log>\n</process_name>"
+    assert len(split_documents(document(b'<gpu id="x">' + name + b"</gpu>"))) == 1
 
 
 def test_size_and_elements_are_bounded() -> None:

@@ -12,6 +12,9 @@ MAX_BYTES = 8 << 20
 MAX_LINES = 50_000
 """Maximum lines or XML elements of an output: eight GPUs print 4,300. Hostile output of this size parses in 1 s."""
 
+MAX_ROUNDS = 4096
+"""Maximum number of outputs of `-q` in one file; one of a single GPU and section has about 25 lines."""
+
 MAX_DEVICES = 256
 MAX_PARTS = 1024
 """Maximum number of MIG devices, vGPU instances or processes of one device."""

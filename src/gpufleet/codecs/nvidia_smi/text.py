@@ -2,10 +2,12 @@
 
 import re
 
+from gpufleet.codecs.nvidia_smi.failure import named_device
 from gpufleet.codecs.nvidia_smi.records import (
     MAX_DEPTH,
     MAX_DEVICES,
     MAX_PARTS,
+    MAX_ROUNDS,
     MAX_VALUE,
     DeviceBuilder,
     Log,
@@ -14,6 +16,7 @@ from gpufleet.codecs.nvidia_smi.records import (
 )
 from gpufleet.codecs.nvidia_smi.values import OutputMessages, slug, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.view import normalise_pci_address
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*")
 _BANNER = re.compile(r"=+ ?NVSMI (?:vGPU )?LOG ?=+", re.IGNORECASE)
@@ -35,8 +38,8 @@ def parse_text(content: bytes) -> Log:
         reading.messages.add(f"the output is truncated within a line, which is ignored: {lines.pop()}")
         torn = True
     for line in lines:
-        if reading.devices and _BANNER.fullmatch(line.strip()):  # next round of `--loop`
-            reading.messages.add("the output has several rounds; only the first is used")
+        if reading.devices and _BANNER.fullmatch(line.strip()):  # output of another command
+            reading.messages.add("the file has several outputs; only the first is used")
             break
         reading.take(line[: 2 * MAX_VALUE].rstrip().expandtabs(4))
     else:
@@ -49,6 +52,42 @@ def parse_text(content: bytes) -> Log:
         devices=tuple(device.record() for device in reading.devices),
         messages=reading.messages.lines(),
     )
+
+
+def split_text_rounds(content: bytes) -> list[bytes]:
+    """Split an output into rounds: those of `--loop`, or of appended outputs of one command.
+
+    After the first GPU of a round, a banner or a message about a GPU that the round already has starts the next one.
+    If a later round is truncated within a line, its last GPU is left out: the GPU is complete in the round before.
+
+    Raises:
+        WireLimitError: if it is too long or has too many rounds.
+    """
+    rounds: list[list[str]] = [[]]
+    banner = ""
+    seen: set[str] = set()
+    last = 0  # position of the last GPU in the round, from 1; 0 if none
+    for line in split_lines(content, "-q"):
+        gpu = _GPU.fullmatch(line)
+        named = named_device(line) if gpu is None and line[:1].isalpha() else None
+        is_banner = _BANNER.fullmatch(line.strip()) is not None and line.strip() == (banner or line.strip())
+        banner = line.strip() if is_banner else banner
+        if last and (is_banner or (named is not None and named[0] in seen)):
+            if len(rounds) == MAX_ROUNDS:
+                raise WireLimitError("-q", f"more than {MAX_ROUNDS} outputs")
+            rounds[-1].append("")  # only the last line of the output can be truncated
+            rounds.append([])
+            seen.clear()
+            last = 0
+        if gpu is not None:
+            seen.add(normalise_pci_address(gpu[1]))
+            last = len(rounds[-1]) + 1
+        elif named is not None:
+            seen.add(named[0])
+        rounds[-1].append(line)
+    if last and len(rounds) > 1 and rounds[-1][-1].strip():
+        rounds[-1][last - 1 :] = [""]
+    return ["\n".join(one).encode() for one in rounds]
 
 
 class _TextReader:

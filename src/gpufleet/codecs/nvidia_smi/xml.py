@@ -3,6 +3,7 @@
 The document references a DTD that does not exist on most machines; the parser does not need it.
 """
 
+import re
 from xml.parsers import expat
 
 from gpufleet.codecs.nvidia_smi.records import (
@@ -11,6 +12,7 @@ from gpufleet.codecs.nvidia_smi.records import (
     MAX_DEVICES,
     MAX_LINES,
     MAX_PARTS,
+    MAX_ROUNDS,
     MAX_VALUE,
     DeviceBuilder,
     Log,
@@ -24,6 +26,8 @@ from gpufleet.model.errors import WireError, WireLimitError
 ROOT = "nvidia_smi_log"
 
 _STARTS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
+
+_DOCUMENT_END = re.compile(rb"(?m)^</nvidia_smi_log>[ \t\r]{0,16}$")
 
 _NAME, _NAME_END = b"<process_name>", b"</process_name>"
 MAX_NAME = 4096
@@ -58,6 +62,24 @@ def parse_xml(content: bytes) -> Log:
         devices=tuple(device.record() for device in document.devices),
         messages=messages_of(lines),
     )
+
+
+def split_documents(content: bytes) -> list[bytes]:
+    """Split an output into the documents of `--loop`, or of appended outputs, each with the messages before it.
+
+    Messages after the last document are the last part.
+
+    Raises:
+        WireLimitError: if it is too long or has too many documents.
+    """
+    if len(content) > MAX_BYTES:
+        raise WireLimitError("xml", f"{len(content)} bytes, more than {MAX_BYTES}")
+    content = _nameless(content)
+    ends = [found.end() for found in _DOCUMENT_END.finditer(content)]
+    if len(ends) > MAX_ROUNDS:
+        raise WireLimitError("xml", f"more than {MAX_ROUNDS} documents")
+    parts = [content[begin:end] for begin, end in zip((0, *ends), (*ends, len(content)), strict=True)]
+    return [one for at, one in enumerate(parts) if at == 0 or one.strip(b"\0 \t\r\n")]
 
 
 def _nameless(content: bytes) -> bytes:
