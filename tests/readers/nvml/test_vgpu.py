@@ -11,6 +11,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.instances import ARR_MODES, LICENSE_STATES, SCHEDULER_POLICIES
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.readers.nvml.calls.vgpu import newest_samples
+from gpufleet.readers.nvml.context import DRIVER_NOT_LOADED
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import add_vgpu, cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
 from tests.fakes.nvml.scenario import DOUBLE, SINT, UINT, ULONGLONG, USHORT, Device, Scenario
@@ -454,6 +455,30 @@ async def test_guest_without_driver_has_no_version(
     fake.apply()
     values = parts(await start(fake).read(Lane.SLOW), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
     assert values["vgpu_guest_driver_version"] == Absent(Reason.NO_DATA, f"{I}VmDriverVersion")
+
+
+async def test_guest_without_driver_does_not_hide_its_gpu(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    instances[3201].codes |= {f"{I}LicenseInfo": DRIVER_NOT_LOADED, f"{I}AccountingMode": DRIVER_NOT_LOADED}
+    fake.apply()
+    reader = start(fake)
+    round_ = await reader.read(Lane.SLOW)
+    found = parts(round_, 2)
+    values = found[instances[3201].texts[f"{I}UUID"] or ""].values
+    for metric in ("vgpu_license_state", "vgpu_license_expiry_timestamp_seconds"):
+        assert values[metric] == Absent(Reason.NO_DATA, f"{I}LicenseInfo_v2")
+    for metric in ("vgpu_accounting_mode", "vgpu_accounting_processes", "vgpu_active"):
+        assert values[metric] == Absent(Reason.NO_DATA, f"{I}AccountingMode")
+    assert values["vgpu_placement_id"] == instances[3201].numbers[f"{I}PlacementId"]
+    assert found[instances[3202].texts[f"{I}UUID"] or ""].values["vgpu_license_state"] == "unlicensed_unrestricted"
+    assert device(round_, 2).values["gpu_vgpu_host_mode"] == "sriov"
+    assert not round_.errors
+    assert not round_.events
+    instances[3201].codes.clear()
+    fake.apply()
+    values = parts(await reader.read(Lane.SLOW), 2)[instances[3201].texts[f"{I}UUID"] or ""].values
+    assert (values["vgpu_license_state"], values["vgpu_accounting_mode"]) == ("uninitialized", "disabled")
 
 
 async def test_hypervisor_domain_id_is_kept_unchanged(

@@ -27,6 +27,7 @@ from gpufleet.readers.nvml.calls.call import (
 )
 from gpufleet.readers.nvml.context import (
     DEVICE_ENDED_CODES,
+    DRIVER_NOT_LOADED,
     INSUFFICIENT_SIZE,
     INVALID_ARGUMENT,
     NO_DATA,
@@ -376,6 +377,19 @@ def _accounted_pids(context: Context) -> list[int]:
     return list(pids[: min(count.value, _MAX_PIDS)])
 
 
+def _of_guest(call: Call) -> Call:
+    """Return the call with NO_DATA if the guest has no driver: NVML's code is that of a host without driver."""
+    (function,) = call.functions
+
+    def query(context: Context) -> Value:
+        try:
+            return function.query(context)
+        except context.nvml.NVMLError as error:
+            raise context.nvml.NVMLError(NO_DATA if error.value == DRIVER_NOT_LOADED else error.value) from None
+
+    return call._replace(functions=(function._replace(query=query),))
+
+
 def _scheduler(context: Context) -> Value:
     """Return policy, mode of adaptive round robin, and time slice in nanoseconds."""
     state = context.nvml.nvmlDeviceGetVgpuSchedulerState(context.handle)
@@ -431,15 +445,15 @@ KIND = InstanceKind(
                 (Function(TYPE, lambda context: _query_type(context, TYPE_CLASS, TYPE_LICENSE)),),
                 inner=(TYPE_CLASS, TYPE_LICENSE),
             ),
-            custom(LICENSE, _license),
+            _of_guest(custom(LICENSE, _license)),
             _text(DRIVER),
             custom(GPU_INSTANCE, _gpu_instance),
             _text(MDEV),
             getter(ECC_MODE),
             getter(FRAME_LIMIT),
             custom(PLACEMENT, _placement),
-            getter(ACCOUNTING_MODE),
-            custom(ACCOUNTING_STATS, _accounting, inner=(ACCOUNTING_MODE, ACCOUNTING_PIDS)),
+            _of_guest(getter(ACCOUNTING_MODE)),
+            _of_guest(custom(ACCOUNTING_STATS, _accounting, inner=(ACCOUNTING_MODE, ACCOUNTING_PIDS))),
         ),
     },
 )
