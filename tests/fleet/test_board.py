@@ -8,6 +8,7 @@ from gpufleet.fleet.board import (
     METRICS_OF_PART,
     RACK_PLACE,
     drop_activity_without_memory,
+    drop_attached_display,
     drop_board_defaults,
     drop_counts_without_ecc,
     drop_empty_protected_memory,
@@ -231,6 +232,18 @@ def test_module_zero_is_no_place_on_a_baseboard(number: str) -> None:
     assert values == {"gpu_module_id": module, "gpu_platform_module_id": number}
 
 
+def test_attached_display_proves_no_output_of_the_board() -> None:
+    values: dict[str, Value | Absent] = {"gpu_display_attached": "enabled", "gpu_display_active": "disabled"}
+    drop_attached_display(values)
+    assert values.pop("gpu_display_attached") == Absent(Reason.NO_DATA, "gpu_display_attached")
+    assert values == {"gpu_display_active": "disabled"}
+    lost = Absent(Reason.GPU_LOST)
+    for value in ("disabled", lost):
+        values = {"gpu_display_attached": value}
+        drop_attached_display(values)
+        assert values == {"gpu_display_attached": value}
+
+
 def test_readings_of_a_part_need_the_part() -> None:
     name = "gpu_nvlink_transmit_bytes_total"
     assert part_absence(name, 0, (), name) == 0
@@ -298,6 +311,7 @@ def test_page_has_no_defaults_of_the_driver() -> None:
         ("gpu_fabric_state", "not_supported"),
         ("gpu_vbios_version", "00.00.00.00.00"),
         ("gpu_serial", "132"),
+        ("gpu_display_attached", "enabled"),
         (COUNT, 0),
     ]
     (found,) = drop_board_defaults([board_sample("enabled", *texts)])
@@ -306,6 +320,7 @@ def test_page_has_no_defaults_of_the_driver() -> None:
         "gpu_fabric_state": True,
         "gpu_vbios_version": True,
         "gpu_serial": False,
+        "gpu_display_attached": True,
         COUNT: False,
     }
 

@@ -65,6 +65,8 @@ GPUS_READY = "nvidia_confidential_gpus_ready"
 
 MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_ratio"
 
+DISPLAY_ATTACHED = "gpu_display_attached"
+
 HIDDEN_BY_MIG = frozenset(
     {
         "gpu_remapped_rows_correctable",
@@ -138,6 +140,15 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
         value = values.get(name)
         if isinstance(value, str) and not value.strip("0.- "):
             values[name] = Absent(Reason.NOT_SUPPORTED, name)
+
+
+def drop_attached_display(values: MutableMapping[str, Value | Absent]) -> None:
+    """Replace an attached display by `no_data`.
+
+    The driver reports one also for a board without any output, and in a vGPU guest (seen on A100-SXM4 and A6000-24Q).
+    """
+    if values.get(DISPLAY_ATTACHED) == "enabled":
+        values[DISPLAY_ATTACHED] = Absent(Reason.NO_DATA, DISPLAY_ATTACHED)
 
 
 def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> None:
@@ -248,7 +259,7 @@ def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]])
 DECIDING = frozenset({CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, PROTECTED_TOTAL})
 """Metrics whose readings decide whether other readings of the board are defaults."""
 
-_WITH_DEFAULTS = DECIDING | {FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED}
+_WITH_DEFAULTS = DECIDING | {FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED}
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
 
@@ -259,7 +270,7 @@ def may_have_defaults(sample: Sample) -> bool:
 
 
 def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None = None) -> Sample:
-    """Return a sample without the driver's defaults for a rack, a fabric, an identity or protected memory.
+    """Return a sample without the driver's defaults for a rack, a fabric, an identity, a display or protected memory.
 
     Args:
         sample: of a page, or of a part of it.
@@ -270,6 +281,7 @@ def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None 
     values = {**(known or {}), **sample.values}
     drop_rack_defaults(values)
     drop_zero_identities(values)
+    drop_attached_display(values)
     drop_empty_protected_memory(values)
     dims = drop_fabric_defaults(values, sample.dims)
     values = {name: values[name] for name in sample.values}

@@ -25,6 +25,7 @@ NO_MEMORY_POWER = Absence(Reason.NOT_SUPPORTED, "the board does not measure the 
 NO_FAN = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NOT_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "confidential computing is off, or the chip does not support it")
 NO_RACK = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of a rack-scale system")
+UNPROVEN_DISPLAY = Absence(Reason.NO_DATA, "the driver reports a display, as it does for boards without an output")
 UNPROVEN_NUMBER = Absence(Reason.NOT_COLLECTED, "the field number in drivers 575.0 to 580.81 is not verified")
 
 TEMPERATURE_THRESHOLDS = (
@@ -131,7 +132,7 @@ BOARD_METRICS = (
         smi=("gsp.mode.current",), absent=(OLD_CHIP, GUEST)),
     row(505, "gpu_display_attached", STATE, ENUM, "", "Whether a display is connected",
         low=None, lane=STATIC, storage=TAIL, states=_ENABLE, nvml=("nvmlDeviceGetDisplayMode",),
-        smi=("display_mode",), absent=(OLD_CHIP,)),
+        smi=("display_mode",), absent=(OLD_CHIP, UNPROVEN_DISPLAY)),
     row(506, "gpu_display_active", STATE, ENUM, "", "Whether a display is driven, which takes device memory",
         low=None, lane=STATIC, storage=TAIL, states=_ENABLE, nvml=("nvmlDeviceGetDisplayActive",),
         smi=("display_active",), absent=(OLD_CHIP,)),

@@ -9,6 +9,7 @@ from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.fleet.board import (
     drop_activity_without_memory,
+    drop_attached_display,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
@@ -170,6 +171,7 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
         dims += [DimValue(name, labels, value) for labels, value in table]
     drop_rack_defaults(values)
     drop_zero_identities(values)
+    drop_attached_display(values)
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
     return values, drop_fabric_defaults(values, dims)

@@ -7,6 +7,7 @@ from gpufleet.fleet.board import (
     ECC,
     METRICS_OF_PART,
     drop_activity_without_memory,
+    drop_attached_display,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_rack_defaults,
@@ -93,6 +94,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
     if lane is Lane.STATIC:
         drop_rack_defaults(values)
         drop_zero_identities(values)
+        drop_attached_display(values)
         mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
         dims += board.supported_reasons(mask)
     return _of_board(values, dims, record.parts)
