@@ -232,16 +232,16 @@ def test_module_zero_is_no_place_on_a_baseboard(number: str) -> None:
     assert values == {"gpu_module_id": module, "gpu_platform_module_id": number}
 
 
-def test_attached_display_proves_no_output_of_the_board() -> None:
+def test_attached_display_counts_only_while_it_is_active() -> None:
     values: dict[str, Value | Absent] = {"gpu_display_attached": "enabled", "gpu_display_active": "disabled"}
     drop_attached_display(values)
     assert values.pop("gpu_display_attached") == Absent(Reason.NO_DATA, "gpu_display_attached")
     assert values == {"gpu_display_active": "disabled"}
     lost = Absent(Reason.GPU_LOST)
-    for value in ("disabled", lost):
-        values = {"gpu_display_attached": value}
+    for value, active in (("enabled", "enabled"), ("disabled", "disabled"), (lost, lost)):
+        values = {"gpu_display_attached": value, "gpu_display_active": active}
         drop_attached_display(values)
-        assert values == {"gpu_display_attached": value}
+        assert values == {"gpu_display_attached": value, "gpu_display_active": active}
 
 
 def test_readings_of_a_part_need_the_part() -> None:

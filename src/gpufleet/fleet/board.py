@@ -65,7 +65,7 @@ GPUS_READY = "nvidia_confidential_gpus_ready"
 
 MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_ratio"
 
-DISPLAY_ATTACHED = "gpu_display_attached"
+DISPLAY_ATTACHED, DISPLAY_ACTIVE = "gpu_display_attached", "gpu_display_active"
 
 HIDDEN_BY_MIG = frozenset(
     {
@@ -143,11 +143,11 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
 
 
 def drop_attached_display(values: MutableMapping[str, Value | Absent]) -> None:
-    """Replace an attached display by `no_data`.
+    """Replace an attached display that is not active by `no_data`.
 
     The driver reports one also for a board without any output, and in a vGPU guest (seen on A100-SXM4 and A6000-24Q).
     """
-    if values.get(DISPLAY_ATTACHED) == "enabled":
+    if values.get(DISPLAY_ATTACHED) == "enabled" != values.get(DISPLAY_ACTIVE):
         values[DISPLAY_ATTACHED] = Absent(Reason.NO_DATA, DISPLAY_ATTACHED)
 
 
@@ -256,7 +256,7 @@ def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]])
     return _ECC_ON if any(_is_error_count(metric, value) for metric, value in counts) else mode
 
 
-DECIDING = frozenset({CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, PROTECTED_TOTAL})
+DECIDING = frozenset({CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, PROTECTED_TOTAL, DISPLAY_ACTIVE})
 """Metrics whose readings decide whether other readings of the board are defaults."""
 
 _WITH_DEFAULTS = DECIDING | {FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED}

@@ -25,7 +25,9 @@ NO_MEMORY_POWER = Absence(Reason.NOT_SUPPORTED, "the board does not measure the 
 NO_FAN = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NOT_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "confidential computing is off, or the chip does not support it")
 NO_RACK = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of a rack-scale system")
-UNPROVEN_DISPLAY = Absence(Reason.NO_DATA, "the driver reports a display, as it does for boards without an output")
+UNPROVEN_DISPLAY = Absence(
+    Reason.NO_DATA, "no active display: the driver reports one also for boards without an output"
+)
 UNPROVEN_NUMBER = Absence(Reason.NOT_COLLECTED, "the field number in drivers 575.0 to 580.81 is not verified")
 
 TEMPERATURE_THRESHOLDS = (
