@@ -486,6 +486,16 @@ async def test_chip_to_chip_links(superchips: FakeNvml, start: Start) -> None:
         }
 
 
+async def test_board_without_chip_to_chip_links_has_no_readings(superchips: FakeNvml, start: Start) -> None:
+    for fake_gpu in superchips.scenario.devices:
+        fake_gpu.fields[170] = Field(0)
+    superchips.apply()
+    slow = device(await start(superchips).read(Lane.SLOW), 0)
+    absent = {one.metric: one.value for one in slow.dims if one.metric.startswith("gpu_c2c")}
+    assert len(absent) == 3
+    assert {one.reason for one in absent.values() if isinstance(one, Absent)} == {Reason.NOT_SUPPORTED}
+
+
 async def test_fabric_state_and_health(superchips: FakeNvml, start: Start) -> None:
     round_ = await start(superchips).read(Lane.SLOW)
     conditions = ("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout_recovery")

@@ -223,6 +223,8 @@ def _nvlink_corrections(context: Context) -> Value:
 
 def _c2c_fields(context: Context) -> Value:
     count = context.cache.get_or_create("c2c links", lambda: _query_count(context, C2C_LINKS))
+    if not count:
+        check(context, NOT_SUPPORTED)
     return _query_fields(context, "c2c fields", C2C_FIELDS + C2C_ERRORS, count)
 
 
