@@ -165,6 +165,43 @@ async def test_mig_devices_recreated_during_a_pass_are_skipped(mig: FakeNvidiaSm
     assert len(migs(await reader.read(Lane.STATIC))) == 4
 
 
+async def test_gpu_lost_after_a_change_of_mig_devices_keeps_its_identity(mig: FakeNvidiaSmi) -> None:
+    """The MIG devices of the second GPU changed during the pass before."""
+    log, one, row = mig.scenario["log"], mig.scenario["list"], mig.scenario["rows"][0]
+    at, end = log.index("<gpu id="), log.index("</nvidia_smi_log>")
+    head, gpu = log[:at].replace("<attached_gpus>1", "<attached_gpus>2"), log[at:end]
+
+    def second(text: str) -> str:
+        moved = text.replace(A100, A100.replace("5", "6", 1)).replace("00000000:01:00.0", "00000000:02:00.0")
+        return moved.replace("GPU 0", "GPU 1").replace("-aaaa", "-bbbb")
+
+    rows = [{**row, "index": str(index), "count": "2"} for index in range(2)]
+    rows[1] |= {"uuid": second(A100), "pci.bus_id": second(row["pci.bus_id"])}
+    both = one + second(one)
+    changed = one + second(one).replace("MIG-00000003", "MIG-00000009")
+    mig.write(rows=rows, log=f"{head}{gpu}{second(gpu)}</nvidia_smi_log>\n", list=both)
+    reader = make_reader(mig)
+    await reader.read(Lane.STATIC)
+    known = await reader.read(Lane.FAST)
+    assert len(migs(known)) == 8
+    mig.write(lists=[both] * (mig.calls.count("-L") + 1) + [changed] * 2)
+    assert migs(await reader.read(Lane.FAST)) == []
+    mig.scenario.pop("lists")
+    message = "Unable to determine the device handle for GPU0000:01:00.0: GPU is lost.\n"
+    mig.write(
+        rows=rows[1:],
+        log=f"{message}{head}{second(gpu)}</nvidia_smi_log>\n",
+        list=message + second(one),
+        before=message,
+    )
+    lost = await reader.read(Lane.FAST)
+    assert {sample.view for sample in gpus(lost)} == {sample.view for sample in gpus(known)}
+    assert [(event.kind, event.view) for event in lost.events] == [("gpu_lost", gpus(known)[0].view)]
+    absent = [sample for sample in migs(lost) if sample.view and sample.view.parent == f"gpu/{A100}"]
+    assert len(absent) == 4
+    assert all(isinstance(value, Absent) for sample in absent for value in sample.values.values())
+
+
 async def test_mig_devices_without_a_list_are_not_read(mig: FakeNvidiaSmi) -> None:
     mig.fault("list", code=255, stdout="Unknown Error\n")
     done = await make_reader(mig).read(Lane.STATIC)

@@ -130,12 +130,15 @@ class NvidiaSmiReader:
             for gpu in gpus
         ]
         samples += self._lost(gpus, named, lane, planned.requested, at)
-        if any(gpu.record.mig for gpu in gpus) and not outputs.listing:
+        unlisted = {gpu.view.key for gpu in gpus if gpu.record.mig and not outputs.listing}
+        if unlisted:
             errors.append("MIG devices are not read: they changed during the pass, or nvidia-smi -L failed")
-            gpus = [gpu for gpu in gpus if not gpu.record.mig]
-        instances, disagreements = instance_samples(gpus, outputs.listing, lane, at)
+        listed = [gpu for gpu in gpus if gpu.view.key not in unlisted]
+        instances, disagreements = instance_samples(listed, outputs.listing, lane, at)
         lost = self._lost_reasons(gpus, named)
-        instances += self._instances.missing([*samples, *instances], lost, lane)
+        unlisted -= lost.keys()
+        proven = [one for one in samples if one.view is None or one.view.key not in unlisted]
+        instances += self._instances.missing([*proven, *instances], lost, lane)
         own = machine.machine_sample(lane, at, shown_gpus=outputs.count, driver=outputs.driver, cuda=outputs.cuda)
         self._remember(gpus, outputs, is_complete=is_complete)
         return Round(
