@@ -205,6 +205,17 @@ def test_log_truncated_in_a_later_round_keeps_the_values(log: str, part: float) 
     assert not snapshot.events
 
 
+def test_mig_devices_of_a_gpu_lost_in_a_later_round_are_absent() -> None:
+    before = decoded(A100_MIG).snapshots[0].devices
+    address = before[0].pci_address
+    assert address is not None
+    (snapshot,) = decoded(A100_MIG + LOST_MESSAGE % address.removeprefix("0000:").encode()).snapshots
+    assert [device.instance for device in snapshot.devices] == [device.instance for device in before]
+    instances = [device for device in snapshot.devices if device.kind is ViewKind.MIG]
+    assert len(instances) == 4
+    assert {one.absent for device in instances for one in device.readings.values()} == {Reason.GPU_LOST}
+
+
 def test_section_without_a_gpu_names_none() -> None:
     bar = "#" * 80
     bodies = [(_LOGS["text"] % (45, "30 C")).replace("1B:00.0", "1C:00.0"), "No devices were found\n"]

@@ -39,6 +39,7 @@ from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.decoding.local_time import ASSUMED, LocalTimeZone, zone_of_capture
 from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.fleet.lost_instances import InstanceMemory
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.driver_texts import text_reason
@@ -68,6 +69,7 @@ from gpufleet.readers.nvidia_smi.samples import (
     gpu_sample,
     instance_samples,
     lost_by_elimination,
+    lost_reasons,
     lost_sample,
     modes_by_key,
     with_processes,
@@ -125,7 +127,7 @@ def decode_outputs(
     notes: dict[str, None] = {}
     unread: dict[str, str] = {}
     unknown: dict[str, None] = {}
-    states = DeviceStates(NAME)
+    states, instances = DeviceStates(NAME), InstanceMemory()
     known: dict[str, View] = {}  # by PCI address, the only identity in messages
     at: int | None = None  # messages have the time of the outputs before them
     for outputs in moments:
@@ -141,7 +143,7 @@ def decode_outputs(
         elif records or at is None:
             at = source.at
             notes[NO_TIME] = None
-        errors = _add_outputs(machine, outputs, records, at, states, known)
+        errors = _add_outputs(machine, outputs, records, at, states, instances, known)
         notes |= dict.fromkeys(errors)
         found = report_unread(records, outputs.log.leaves if outputs.log else ())
         unread |= found.unread
@@ -165,6 +167,7 @@ def _add_outputs(
     records: Sequence[DeviceRecord],
     at: int,
     states: DeviceStates,
+    instances: InstanceMemory,
     known: dict[str, View],
 ) -> list[str]:
     gpus, errors = identify(records)
@@ -194,6 +197,7 @@ def _add_outputs(
             if address not in found
         ]
         parts, disagreements = instance_samples(gpus, outputs.listing, lane, at)
+        parts += instances.missing([*samples, *parts], lost_reasons(gpus, known, named), lane)
         own = machine_sample(
             lane,
             at,

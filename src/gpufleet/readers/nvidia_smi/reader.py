@@ -27,6 +27,7 @@ from gpufleet.readers.nvidia_smi.samples import (
     gpu_sample,
     instance_samples,
     lost_by_elimination,
+    lost_reasons,
     lost_sample,
     modes_by_key,
     printed_reason,
@@ -135,7 +136,7 @@ class NvidiaSmiReader:
             errors.append("MIG devices are not read: they changed during the pass, or nvidia-smi -L failed")
         listed = [gpu for gpu in gpus if gpu.view.key not in unlisted]
         instances, disagreements = instance_samples(listed, outputs.listing, lane, at)
-        lost = self._lost_reasons(gpus, named)
+        lost = lost_reasons(gpus, self._known, named)
         unlisted -= lost.keys()
         proven = [one for one in samples if one.view is None or one.view.key not in unlisted]
         instances += self._instances.missing([*proven, *instances], lost, lane)
@@ -192,7 +193,7 @@ class NvidiaSmiReader:
         lost = self._lost((), named, lane, planned.requested, at)
         if not lost:
             return error
-        lost += self._instances.missing(lost, self._lost_reasons((), named), lane)
+        lost += self._instances.missing(lost, lost_reasons((), self._known, named), lane)
         own = error.round.samples if error.round is not None else ()
         events = tuple(self._states.change_by_samples(lost))
         done = Round(samples=(*lost, *own), events=events, errors=(failed.failure.message,))
@@ -231,12 +232,6 @@ class NvidiaSmiReader:
             modes = self._modes.get(view.key, GpuModes())
             samples.append(lost_sample(view, lane, requested, modes, at, Absent(reason)))
         return samples
-
-    def _lost_reasons(self, gpus: Iterable[Gpu], named: Mapping[str, Reason]) -> dict[str, Absent]:
-        """Return the view keys of the GPUs that are lost or only named by errors, with the reason."""
-        printed = [(gpu.view.key, printed_reason(gpu.record)) for gpu in gpus]
-        errors = [(view.key, named.get(address)) for address, view in self._known.items()]
-        return {key: Absent(reason) for key, reason in (*errors, *printed) if reason is not None}
 
     def _remember(self, gpus: Iterable[Gpu], outputs: PassOutputs, *, is_complete: bool) -> None:
         if is_complete:

@@ -152,6 +152,19 @@ def printed_reason(record: DeviceRecord) -> Reason | None:
     return device_reason(printed)
 
 
+def lost_reasons(gpus: Iterable[Gpu], known: Mapping[str, View], named: Mapping[str, Reason]) -> dict[str, Absent]:
+    """Return the view keys of the GPUs that are lost or only named by errors, with the reason.
+
+    Args:
+        gpus: of the pass.
+        known: GPUs of earlier passes by PCI address.
+        named: PCI address to reason, as from `lost_by_elimination`.
+    """
+    printed = [(gpu.view.key, printed_reason(gpu.record)) for gpu in gpus]
+    errors = [(view.key, named.get(address)) for address, view in known.items()]
+    return {key: Absent(reason) for key, reason in (*errors, *printed) if reason is not None}
+
+
 def lost_by_elimination(
     records: Iterable[DeviceRecord], gpus: Sequence[Gpu], known: Mapping[str, View], named: Mapping[str, Reason]
 ) -> dict[str, Reason]:
