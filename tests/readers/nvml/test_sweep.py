@@ -43,8 +43,11 @@ NOT_FOUND_IS_AN_ANSWER = ("nvmlVgpuInstanceGetAccountingStats",)
 
 MIG_MODE = "nvmlDeviceGetMigMode"
 
-INSTEAD = {"nvmlDeviceGetVgpuInstancesUtilizationInfo": Reason.NOT_REPORTED}
-"""Calls replaced by an older call that returns only part of the values."""
+INSTEAD = {
+    "nvmlDeviceGetVgpuInstancesUtilizationInfo": Reason.NOT_REPORTED,  # an older call returns only a part of the values
+    "nvmlDeviceGetDisplayActive": Reason.NO_DATA,  # without it, an attached display is not proven
+}
+"""Calls whose failure makes readings of other calls absent, with this reason."""
 
 Key = tuple[str, str, tuple[str, ...]]
 
