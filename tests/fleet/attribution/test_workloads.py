@@ -24,7 +24,7 @@ from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Scope, Side, View, ViewKind
 from tests.fakes.batches import gpu_view
-from tests.fleet.attribution.test_contract import record, values
+from tests.fleet.attribution.answers import record, shown_values
 from tests.support.profiles import examples
 
 NOW = 1_000 * NANOS
@@ -73,7 +73,7 @@ def test_only_the_held_device_answers() -> None:
     found = answer_for([held(ONE)], machine([power(ONE, 1.0), power(TWO, 2.0), power(None, 3.0)]))
     assert (found.source, found.reason, found.machine) == (Provenance.HOST_LOCAL_PROBE, None, "m-a")
     assert [one.uuid for one in found.devices] == ["GPU-1"]
-    assert set(values(found)) == {1.0}
+    assert set(shown_values(found)) == {1.0}
     assert found.host == {}
 
 
@@ -108,7 +108,7 @@ def test_lost_gpu_is_not_of_the_holder_of_the_gpu_before() -> None:
 def test_holder_of_every_gpu_has_no_readings_of_the_machine() -> None:
     """Pods without GPUs use the machine, too."""
     found = answer_for([held(ONE), held(TWO)], machine([power(ONE, 1.0), power(TWO, 2.0), power(None, 9.0)]))
-    assert set(values(found)) == {1.0, 2.0, 1.0 + 2.0}
+    assert set(shown_values(found)) == {1.0, 2.0, 1.0 + 2.0}
     assert (found.host, found.host_dimensions) == ({}, ())
 
 
@@ -147,14 +147,14 @@ def test_stale_machine_costs_its_own_devices() -> None:
     assert found.devices[1].readings["gpu_power_watts"].absent is Reason.STALE
     found = answer_for(holdings[1:], old)
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
-    assert values(found) == []
+    assert shown_values(found) == []
 
 
 def test_held_device_that_its_machine_does_not_report_has_a_reason() -> None:
     found = answer_for([held(ONE)], machine([power(TWO, 2.0)]))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.NOT_REPORTED)
     assert [one.id for one in found.devices] == ["local/m-a/gpu/GPU-1"]
-    assert values(found) == []
+    assert shown_values(found) == []
 
 
 def test_uncertain_device_is_counted_and_not_shown() -> None:
@@ -162,7 +162,7 @@ def test_uncertain_device_is_counted_and_not_shown() -> None:
     found = answer_for([held(ONE), uncertain], machine([power(ONE, 1.0), power(TWO, 2.0)]))
     assert found.aggregate.coverage == "1 of 2 devices"
     assert "1 of 2 devices" in found.detail
-    assert set(values(found)) == {1.0}
+    assert set(shown_values(found)) == {1.0}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, ViewKind
 from tests.fakes.batches import gpu_sample, gpu_view
-from tests.fleet.attribution.test_contract import NOW, answer_for, bare_metal, stored
+from tests.fleet.attribution.answers import NOW, answer_for, bare_metal, stored
 
 BEFORE = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
 LATER = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.attribution import contract, visibility
 from gpufleet.fleet.readings import Freshness, all_stale, devices, merge, merge_dimensions, stored_readings
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS
 from gpufleet.model.absence import Absent, Reason
@@ -163,7 +163,7 @@ def _answer(
     if report.measured_at < begin:  # the text is about the time of another tenant
         report = msgspec.structs.replace(report, problem="")
     inside = [
-        contract.clip_to_allocation(stored, allocation.spec.valid_from) for stored in one.stored if is_inside(stored)
+        visibility.clip_to_allocation(stored, allocation.spec.valid_from) for stored in one.stored if is_inside(stored)
     ]
     of_gpus = [stored for stored in inside if stored.sample.view is not None]
     found = tuple(
@@ -269,7 +269,7 @@ def _id(machine: MachineRecord, stored: StoredSample) -> str:
 
 def _stamps(one: MachineSamples, spec: AllocationSpec, freshness: Freshness) -> dict[str, Reading]:
     own = [
-        contract.clip_to_allocation(stored, spec.valid_from)
+        visibility.clip_to_allocation(stored, spec.valid_from)
         for stored in one.stored
         if stored.sample.reader == AGENT_READER and stored.sample.view is None
     ]

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution import contract, guests
+from gpufleet.fleet.attribution import contract, guests, visibility
 from gpufleet.fleet.readings import Freshness, all_stale, devices, present_keys
 from gpufleet.fleet.usage.instances import instance_intervals
 from gpufleet.fleet.usage.residence import UNBOUNDED
@@ -203,7 +203,7 @@ def _host_answer(allocation: Allocation, found: _HostInstances, stale_after_seco
     spec, machine, freshness, live = allocation.spec, found.host.machine, found.freshness, found.is_live
     begin = 0 if spec.valid_from is None else to_ns(spec.valid_from)
     own = [
-        contract.without_foreign_details(contract.clip_to_allocation(one, to_datetime(max(begin, since))))
+        visibility.without_foreign_details(visibility.clip_to_allocation(one, to_datetime(max(begin, since))))
         for one in found.stored
         if (view := one.sample.view) is not None
         for since in [found.since.get(view.key, 0)]

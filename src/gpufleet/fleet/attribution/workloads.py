@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.attribution import contract, visibility
 from gpufleet.fleet.attribution.bindings import last_occupants
 from gpufleet.fleet.attribution.guests import MachineSamples, last_known
 from gpufleet.fleet.attribution.holder_targets import names_holder
@@ -76,7 +76,7 @@ def answer(
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.
         any_holder: whether any machine of the cluster reports a holder.
-        own_xids: machine id to XIDs since the newest of its holdings began, as in `contract.clip_to_allocation`.
+        own_xids: machine id to XIDs since the newest of its holdings began, as in `visibility.clip_to_allocation`.
         xids_since: machine and view key to the time since which XIDs are of the holding, if `held` begins later.
         is_ambiguous: whether several SLURM clusters have jobs of the target's id; `held` then has no present device.
     """
@@ -187,8 +187,8 @@ def _machine_answer(
     of_device: dict[str, Sequence[StoredSample]] = {}
     begins = {id(one): (one.start, xids_since.get((one.machine, one.view), one.start)) for one in held}
     for begin in sorted(set(begins.values())):
-        own = [contract.clip_to_allocation(one, _begin(begin[0]), own_xids, _begin(begin[1])) for one in samples]
-        clipped = [contract.without_foreign_details(one) for one in own]
+        own = [visibility.clip_to_allocation(one, _begin(begin[0]), own_xids, _begin(begin[1])) for one in samples]
+        clipped = [visibility.without_foreign_details(one) for one in own]
         every = devices(machine.cluster, machine.id, clipped, freshness)
         for one in held:
             if begins[id(one)] == begin:
@@ -200,10 +200,10 @@ def _machine_answer(
     if not live:
         chosen = [_stale(one) for one in chosen]
     since = max(one.start for one in held)
-    failed = contract.failure_since(since, found.readers, whole_machine=False)
-    error = None if failed is None else contract.visible_error(failed, whole_machine=False)
+    failed = visibility.failure_since(since, found.readers, whole_machine=False)
+    error = None if failed is None else visibility.visible_error(failed, whole_machine=False)
     ordered = sorted({one.id: one for one in chosen}.values(), key=lambda one: (one.pci_address or "~", one.id))
-    return _MachineAnswer(contract.without_foreign_peers(ordered), of_device, source, live, failed, error)
+    return _MachineAnswer(visibility.without_foreign_peers(ordered), of_device, source, live, failed, error)
 
 
 def _device(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpufleet.fleet.attribution import contract, workloads
+from gpufleet.fleet.attribution import visibility, workloads
 from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holder_targets import names_holder
@@ -140,7 +140,7 @@ def own_xids(store: HistoryStore, machine: MachineRecord, stored: Sequence[Store
         if one.sample.provenance is Provenance.IMPORTED
         and one.sample.view is not None
         and one.sample.measured_at >= since > 0
-        and contract.untimed_xid(one.sample.values) is not None
+        and visibility.untimed_xid(one.sample.values) is not None
     }
     if not found:
         return {}
