@@ -33,7 +33,7 @@ NAMES = (
 )
 
 FAILED = Absent(Reason.READER_FAILED, "the channel failed")
-OF_CONTAINER = Absent(Reason.NOT_REPORTED, f"{UPTIME} is by lxcfs: since the start of the container")
+OF_CONTAINER = Absent(Reason.NOT_REPORTED, f"lxcfs shows the uptime of the container in {UPTIME}")
 
 LATENCY = MeasurementKind(
     name="channel_latency",
@@ -72,8 +72,13 @@ async def _uptime_absence(files: Files) -> Absent | None:
         source = FetchedFiles(await files.fetch(FetchPlan(files=(MOUNTINFO,))))
     except ChannelError as error:
         return Absent(Reason.READER_FAILED, str(error))
+    return OF_CONTAINER if uptime_is_of_container(source) else None
+
+
+def uptime_is_of_container(source: FetchedFiles) -> bool:
+    """Return whether lxcfs replaces the uptime of the kernel. `source` has the list of mounts."""
     mounts = source.take(MOUNTINFO, parse_mountinfo)
-    return OF_CONTAINER if not isinstance(mounts, Absent) and is_of_lxcfs(mounts, UPTIME) else None
+    return not isinstance(mounts, Absent) and is_of_lxcfs(mounts, UPTIME)
 
 
 def _add_clocks(seconds: float, middle: float, source: FetchedFiles, facts: FactList) -> None:

@@ -9,13 +9,13 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Value
 from gpufleet.ports.channel import FetchPlan
-from gpufleet.probe.clocks import OF_CONTAINER
+from gpufleet.probe.clocks import OF_CONTAINER, uptime_is_of_container
 from gpufleet.probe.containers import CONTAINERD_CONFIG, DOCKER_CONFIG, add_runtimes
 from gpufleet.probe.facts import FactList
 from gpufleet.readers.host.mapping.devices import NO_SIZE
 from gpufleet.readers.host.parse.kernel import parse_meminfo
 from gpufleet.readers.host.parse.pci import basename, is_address, is_display, parse_numa_node
-from gpufleet.readers.host.parse.storage import is_of_lxcfs, parse_mountinfo, root_mount
+from gpufleet.readers.host.parse.storage import parse_mountinfo, root_mount
 from gpufleet.readers.host.parse.text import count, decode, hexadecimal, line, number, printable
 from gpufleet.readers.host.source import FetchedFiles
 
@@ -33,7 +33,8 @@ IOMMU = "/sys/kernel/iommu_groups"
 INFINIBAND = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
 NVIDIA_VERSION = "/proc/driver/nvidia/version"
-CDI_FILES = tuple(f"{folder}/*.{kind}" for folder in ("/etc/cdi", "/var/run/cdi") for kind in ("json", "yaml"))
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+CDI_FILES = tuple(f"{folder}/*.{kind}" for folder in CDI_FOLDERS for kind in ("json", "yaml"))
 
 MACHINE_PLAN = FetchPlan(
     files=(
@@ -112,10 +113,10 @@ def add_machine_facts(source: FetchedFiles, into: FactList) -> None:
     def take(name: str, path: str, parse: Parser) -> None:
         into.add(name, source.take(path, parse), path)
 
-    mounts = source.take(MOUNTINFO, parse_mountinfo)
-    if not isinstance(mounts, Absent) and is_of_lxcfs(mounts, UPTIME):
+    if uptime_is_of_container(source):
         into.add("host_uptime_seconds", OF_CONTAINER, UPTIME)
-    take("host_uptime_seconds", UPTIME, lambda content, where: number(decode(content).partition(" ")[0], where))
+    else:
+        take("host_uptime_seconds", UPTIME, lambda content, where: number(decode(content).partition(" ")[0], where))
     take("host_cpus", f"{CPU}/online", _count_range)
     take("host_memory_bytes", MEMINFO, _total_memory)
     take("host_transparent_hugepages", THP, _chosen_mode)
@@ -223,9 +224,8 @@ def _add_specifications(source: FetchedFiles, into: FactList) -> None:
     """Add the names of CDI specifications. Those of DRA drivers are often readable by root only."""
     errors = source.fetched.errors
     hidden = next((source.absence(pattern) for pattern in CDI_FILES if pattern in errors), None)
-    folders = tuple({pattern.partition("*")[0] for pattern in CDI_FILES})
-    found = sorted(path for path in (*source.fetched.files, *errors) if path.startswith(folders))
-    into.add("host_cdi_specifications", hidden or ", ".join(found) or "none", " ".join(CDI_FILES))
+    found = sorted(path for path in (*source.fetched.files, *errors) if path.startswith(CDI_FOLDERS))
+    into.add("host_cdi_specifications", hidden or ", ".join(found) or "none", " ".join(CDI_FOLDERS))
 
 
 def _add_root_filesystem(source: FetchedFiles, into: FactList) -> None:

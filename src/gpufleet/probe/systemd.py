@@ -8,15 +8,15 @@ from gpufleet.probe.measurements import MeasurementKind, MeasurementList
 from gpufleet.probe.records import Better, MeasuredUnit
 from gpufleet.probe.runner import CommandRunner, FixedCommand, failure_of
 
-MANAGER_PROPERTIES = (
+PHASE_PROPERTIES = (
     "FirmwareTimestampMonotonic",
     "LoaderTimestampMonotonic",
     "InitRDTimestampMonotonic",
     "UserspaceTimestampMonotonic",
     "FinishTimestampMonotonic",
-    "SecurityStartTimestampMonotonic",
-    "SoftRebootStartTimestampMonotonic",
 )
+SECURITY_START, SOFT_REBOOT = "SecurityStartTimestampMonotonic", "SoftRebootStartTimestampMonotonic"
+MANAGER_PROPERTIES = (*PHASE_PROPERTIES, SECURITY_START, SOFT_REBOOT)
 UNIT_PROPERTIES = ("Id", "ActiveState", "ActiveEnterTimestampMonotonic")
 """The guest script permits these lists of properties and no others: the environment of a unit can have secrets."""
 
@@ -118,9 +118,7 @@ def boot_times(properties: dict[str, str]) -> dict[str, float | Absent]:
     Timestamps are microseconds from the kernel's start. Those of firmware and loader count backwards from it. Zero
     means that the phase does not exist or has not ended.
     """
-    firmware, loader, initrd, userspace, finish = (
-        _seconds(properties.get(name, "")) for name in MANAGER_PROPERTIES[:5]
-    )
+    firmware, loader, initrd, userspace, finish = (_seconds(properties.get(name, "")) for name in PHASE_PROPERTIES)
     if not follows_kernel(properties):
         return {**dict.fromkeys(BOOT, NO_KERNEL), "boot_userspace": _between(userspace, finish)}
     return {
@@ -138,8 +136,8 @@ def follows_kernel(properties: dict[str, str]) -> bool:
     In a container, and after a soft reboot, the kernel can have started days before. systemd sets up security modules
     outside of containers only, and otherwise reports zero as the time of their start.
     """
-    is_container = properties.get("SecurityStartTimestampMonotonic") == "0"
-    return not is_container and _seconds(properties.get("SoftRebootStartTimestampMonotonic", "")) is None
+    is_container = properties.get(SECURITY_START) == "0"
+    return not is_container and _seconds(properties.get(SOFT_REBOOT, "")) is None
 
 
 def ready_times(units: list[dict[str, str]]) -> dict[str, float | Absent]:
