@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from gpufleet.fleet.lxcfs import OF_LXCFS, wrote_meminfo
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
 from gpufleet.model.errors import WireError
@@ -101,8 +102,6 @@ _NETWORK = ("net_operstate.", "net_speed.", "net.")
 CPU, CPU_CHART = "host_cpu_utilization_ratio", "system.cpu"
 UP, SPEED = "host_network_up", "host_network_speed_bytes_per_second"
 BUFFERS, KERNEL_CHART = "host_memory_buffers_bytes", "mem.kernel"
-OF_LXCFS = Absent(Reason.NOT_REPORTED, "lxcfs shows 0 for what it does not know of a container")
-"""A kernel always has slabs: zero slabs show that Netdata read the files of lxcfs, with fixed zeros for both."""
 NO_SPEED = Absent(Reason.NO_DATA, "Netdata shows 0 for a speed that the kernel does not know")
 _IDLE = {"idle", "iowait"}
 _COUNTED_TWICE = {"guest", "guest_nice"}
@@ -179,7 +178,7 @@ def map_host(charts: Mapping[str, Chart], newest: int) -> ChartReadings:
     used: list[int] = []
     values = {row.metric: _read(row, charts.get(row.chart), newest, used) for row in HOST}
     kernel = charts.get(KERNEL_CHART)
-    if values[BUFFERS] == 0 and kernel is not None and kernel.values.get("Slab") == 0:
+    if values[BUFFERS] == 0 and kernel is not None and wrote_meminfo(kernel.values.get("Slab")):
         values[BUFFERS] = OF_LXCFS
     values[CPU] = _cpu(charts.get(CPU_CHART), newest, used)
     network = [chart for chart in charts.values() if chart.id.startswith(_NETWORK)][: len(_NETWORK) * MAX_INTERFACES]

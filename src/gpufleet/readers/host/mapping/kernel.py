@@ -1,7 +1,6 @@
 """Mapping of processor, load, memory and pressure."""
 
-from collections.abc import Mapping
-
+from gpufleet.fleet.lxcfs import OF_LXCFS, wrote_meminfo
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
@@ -30,8 +29,6 @@ MEMORY = {
     "host_swap_free_bytes": "SwapFree",
 }
 """Metric to field of /proc/meminfo."""
-
-OF_LXCFS = Absent(Reason.NOT_REPORTED, "lxcfs shows 0 for what it does not know of a container")
 
 CONTAINER_MODES = frozenset({"user", "system", "idle"})
 """Modes that lxcfs counts for a container, from the `cpuacct` controller of cgroup v1. It writes zeros for the others.
@@ -77,12 +74,7 @@ def _uncounted_modes(source: FetchedFiles, times: ProcessorTimes) -> frozenset[s
     if any(spent for ticks in cores for mode, spent in zip(MODES, ticks, strict=False) if mode in others):
         return frozenset()
     sizes = source.take(plan.MEMINFO, parse_meminfo)
-    return others if not isinstance(sizes, Absent) and _is_of_lxcfs(sizes) else frozenset()
-
-
-def _is_of_lxcfs(sizes: Mapping[str, int]) -> bool:
-    """Return whether lxcfs wrote /proc/meminfo. It writes 0 for slabs; a kernel always has slabs."""
-    return sizes.get("Slab") == 0
+    return others if not isinstance(sizes, Absent) and wrote_meminfo(sizes.get("Slab")) else frozenset()
 
 
 def map_boot_time(source: FetchedFiles, into: Readings) -> None:
@@ -102,7 +94,7 @@ def map_memory(source: FetchedFiles, into: Readings) -> None:
     for metric, field in MEMORY.items():
         if isinstance(sizes, Absent):
             into.values[metric] = sizes
-        elif field == "Buffers" and sizes.get(field) == 0 and _is_of_lxcfs(sizes):
+        elif field == "Buffers" and sizes.get(field) == 0 and wrote_meminfo(sizes.get("Slab")):
             into.values[metric] = OF_LXCFS
         elif field in sizes:
             into.values[metric] = sizes[field]
