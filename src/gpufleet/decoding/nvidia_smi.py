@@ -273,10 +273,9 @@ def _is_csv(content: bytes) -> bool:
 
 
 def _decode_csv(source: CapturedInput) -> DecodeResult:
-    table = parse_csv(source.content)
-    if not {"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"} & set(table.columns):
-        raise WireError("csv", "no column identifies the GPU: add uuid or pci.bus_id to the query")
     rounds = [parse_csv(one) for one in split_rounds(source.content)]
+    if not {"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"} & set(rounds[0].columns):
+        raise WireError("csv", "no column identifies the GPU: add uuid or pci.bus_id to the query")
     return decode_outputs(source, [NvidiaSmiOutputs(table=one) for one in rounds])
 
 

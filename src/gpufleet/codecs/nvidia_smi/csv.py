@@ -96,11 +96,12 @@ def split_rounds(content: bytes) -> list[bytes]:
     row without identity in a round with as many rows as the round before. Rounds of messages only are one.
 
     Raises:
-        WireLimitError: if it is too long or too wide.
+        WireLimitError: if it is too long, too wide or has too many rows.
         WireError: if the header is missing.
     """
     lines = split_lines(content, "csv")
     at, names, _ = _header(lines)
+    total = 0
     rounds = [lines[: at + 1]]
     head = rounds[0][-1]
     seen = {one for line in lines[:at] for one in _named(line)}
@@ -109,6 +110,9 @@ def split_rounds(content: bytes) -> list[bytes]:
         values = _values_of(line, names)
         is_head = line.strip() == head.strip()
         is_row = not is_head and len(values) == len(names)
+        total += is_row
+        if total * len(names) > MAX_VALUES:
+            raise WireLimitError("csv", f"more than {MAX_VALUES} values")
         gpu = _identities(dict(zip(names, values, strict=True))) if is_row else _named(line)
         is_next = gpu[0] in seen and (is_row or count > 0) if gpu else is_row and count >= before > 0
         if (is_head and count > 0) or is_next:

@@ -70,8 +70,9 @@ def split_text_rounds(content: bytes) -> list[bytes]:
     for line in split_lines(content, "-q"):
         gpu = _GPU.fullmatch(line)
         named = named_device(line) if gpu is None and line[:1].isalpha() else None
-        is_banner = _BANNER.fullmatch(line.strip()) is not None and line.strip() == (banner or line.strip())
-        banner = line.strip() if is_banner else banner
+        text = line.strip()
+        is_banner = _BANNER.fullmatch(text) is not None and banner in ("", text)
+        banner = text if is_banner else banner
         if last and (is_banner or (named is not None and named[0] in seen)):
             if len(rounds) == MAX_ROUNDS:
                 raise WireLimitError("-q", f"more than {MAX_ROUNDS} outputs")
