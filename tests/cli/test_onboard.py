@@ -61,6 +61,7 @@ def test_unreachable_hub_is_an_error() -> None:
                 percent=87.0,
                 not_visible=("freshness.age", "ownership.contact"),
                 gpus_not_visible=2,
+                machines_without_count=0,
             ),
             (
                 "Verdict: partly visible, reached tier 1, 87 % of MUST items met; "

@@ -63,4 +63,4 @@ class ContractSummary(msgspec.Struct, frozen=True, kw_only=True):
     percent: float | None
     not_visible: tuple[str, ...]
     gpus_not_visible: int
-    machines_without_count: int = 0
+    machines_without_count: int
