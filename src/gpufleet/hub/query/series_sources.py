@@ -7,8 +7,6 @@ rule to each step: the past of an agent that stops stays, and an exporter fills 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-import msgspec
-
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES, BoundInterval, is_of_host
 from gpufleet.fleet.readings import STATE
 from gpufleet.hub.query.history import SeriesPart, SeriesWindow
@@ -52,16 +50,9 @@ def fetch_host_parts(
     found: list[SeriesPart] = []
     for one in intervals:
         sources = sources_of(latest.get(one.machine, ()), one.start)
-        parts = fetch_parts(store, cluster, one, metrics, step, sources, stale_after_seconds)
-        found += parts if one.devices is None else map(_without_probe, parts)
+        visible = metrics if one.devices is None else [name for name in metrics if name not in _OF_PROBE]
+        found += fetch_parts(store, cluster, one, visible, step, sources, stale_after_seconds)
     return found
-
-
-def _without_probe(part: SeriesPart) -> SeriesPart:
-    stored = part.stored
-    points = {key: found for key, found in stored.points.items() if key[1] not in _OF_PROBE}
-    absences = {key: found for key, found in stored.absences.items() if key in points}
-    return msgspec.structs.replace(part, stored=msgspec.structs.replace(stored, points=points, absences=absences))
 
 
 def fetch_parts(
