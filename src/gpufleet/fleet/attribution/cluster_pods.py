@@ -59,9 +59,11 @@ def without_repeated_names(stored: Iterable[StoredHolding], now: int) -> list[St
                 if is_certain(part.holding):
                     until = known_until(part, now)
                     certain.setdefault(place, []).append((part.holding.since, LATEST if until is None else until))
+    for intervals in certain.values():
+        intervals.sort()
     for one in nameless:
         since, end = one.holding.since, one.holding.until
-        for first, last in sorted(certain.get((one.cluster, one.machine, one.holding.view, one.holding.holder.id), ())):
+        for first, last in certain.get((one.cluster, one.machine, one.holding.view, one.holding.holder.id), ()):
             if since < first and (end is None or since < end):
                 found.append(_during(one, since, first if end is None else min(first, end)))
             since = max(since, last)

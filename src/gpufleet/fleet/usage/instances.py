@@ -91,7 +91,10 @@ def guest_stays(had: Iterable[Interval], stays: Sequence[Interval]) -> tuple[Int
         had: those of its virtual machine, by the reports of its hosts.
         stays: those by the reports of the guest. They count only in the time before the hosts reported the instance.
     """
-    return joined_runs([part for one in had for part in ([one] if one[0] else clipped(stays, *one))], gap=0)
+    found: list[Interval] = []
+    for start, end in had:
+        found += clipped(stays, start, end) if start == 0 else [(start, end)]
+    return joined_runs(found, gap=0)
 
 
 def _runs(

@@ -54,7 +54,7 @@ class DeviceTracker:
         *,
         session: int | None = None,
         bound: Collection[str] = (),
-        codes: Mapping[int, int] | None = None,
+        codes: Mapping[int, int] = {},
     ) -> Mapping[int, Identity]:
         """Return index to identity for every device that can be identified.
 
@@ -89,7 +89,7 @@ class DeviceTracker:
         unseen = [identity for key, identity in self._known.items() if key not in seen]
         present = [identity for identity in unseen if not bound or not identity.pci or identity.pci in bound]
         left = set(bound) - {identity.pci for identity in identified.values()}
-        failed = [codes[index] for index in missing if index in codes] if codes else []
+        failed = [codes[index] for index in missing if index in codes]
         if len(missing) == 1 or len(failed) == len(missing):
             found: list[Identity] = []
             if len(present) == len(missing) and len(self._known) - len(unseen) + len(missing) == count:
