@@ -20,7 +20,12 @@ class Registry:
     def __init__(self, max_machines: int = 4) -> None:
         self.cache = MachineCache(max_machines=max_machines)
         self.machine_room = self.cache.room
-        self.knows_machine = self.cache.knows
+        self.after_answer: Callable[[], object] = lambda: None  # what another thread does after an answer
+
+    def knows_machine(self, cluster: str, sender: str, machine: Machine, at: int) -> bool:
+        is_known = self.cache.knows(cluster, sender, machine, at)
+        self.after_answer()
+        return is_known
 
 
 class Log:
@@ -168,6 +173,7 @@ def test_machines_of_the_backlog_at_the_start_are_pending() -> None:
     hub.log.appended = 3
     for name in "abc":
         hub.admission.restore(batch(name), NOW)
+    hub.receive(batch("a"))  # pending, so it needs no room
     with pytest.raises(TooManyMachinesError):
         hub.receive(batch("d"))
     hub.receive(batch("d", sender="t"))
@@ -204,3 +210,34 @@ def test_reserved_machine_without_a_logged_batch_is_dropped_with_its_request() -
     hub.receive(batch("c"))
     with pytest.raises(TooManyMachinesError):
         hub.receive(batch("b"))
+
+
+def test_reserved_machine_that_is_registered_meanwhile_counts_once() -> None:
+    hub = Hub()
+    a, b = batch("a"), batch("b")
+    hub.receive(a)
+    with hub.admission.reserve("local", "s", (*a.machines, *b.machines), NOW) as excess:
+        assert not excess
+        hub.register(a)
+        hub.receive(a)
+        hub.receive(b)
+    hub.register(b)
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("c"))
+
+
+def test_room_of_others_while_a_reserved_machine_is_registered() -> None:
+    hub = Hub()
+    a = batch("a")
+    with hub.admission.reserve("local", "s", a.machines, NOW):
+        hub.receive(a)
+        hub.register(a)
+        hub.receive(batch("b"))
+
+
+def test_machine_that_is_registered_while_its_batch_is_admitted_needs_no_room() -> None:
+    hub = Hub()
+    for name in "ab":
+        hub.receive(batch(name))
+    hub.registry.after_answer = lambda: hub.register(batch("b"))
+    hub.receive(batch("b"))

@@ -78,7 +78,7 @@ class MachineAdmission:
         unregistered = self._unregistered(cluster, sender, batch.machines, at)
         if unregistered:
             new, room = self._fit(cluster, sender, unregistered, at)
-            if len(new) > min(room.cluster, room.sender):
+            if new and len(new) > min(room.cluster, room.sender):  # the backlog at the start may exceed the limit
                 raise _too_many(len(new), cluster, sender, room)
             self._claim(cluster, sender, unregistered)
         return unregistered
@@ -92,7 +92,8 @@ class MachineAdmission:
     def restore(self, batch: WireBatch, at: int) -> None:
         """Make the new machines of a batch pending that an earlier process acknowledged, whatever the limit."""
         machines = self._unregistered(batch.cluster, batch.sender, batch.machines, at)
-        self._log(batch.cluster, batch.sender, machines)
+        self._claim(batch.cluster, batch.sender, machines)
+        self.finish(batch.cluster, batch.sender, machines, is_logged=True)
 
     @contextlib.contextmanager
     def reserve(self, cluster: str, sender: str, machines: Iterable[Machine], at: int) -> Iterator[tuple[Machine, ...]]:
@@ -136,22 +137,23 @@ class MachineAdmission:
     ) -> tuple[tuple[Machine, ...], MachineRoom]:
         """Return the machines that are not pending, and the room beside pending machines."""
         self._remove_flushed(cluster, at)
-        new, room = self._measure(cluster, sender, machines)
+        new, room = self._measure(cluster, sender, machines, at)
         if len(new) > min(room.cluster, room.sender):
             registered = self._registry.machine_room(cluster, sender).cluster
             if self._scanned.get(cluster) != registered:  # a scan costs time, and finds nothing new otherwise
                 self._scanned[cluster] = registered
                 self._remove_flushed(cluster, at, every=True)
-                new, room = self._measure(cluster, sender, machines)
+                new, room = self._measure(cluster, sender, machines, at)
         return new, room
 
     def _measure(
-        self, cluster: str, sender: str, machines: Sequence[Machine]
+        self, cluster: str, sender: str, machines: Sequence[Machine], at: int
     ) -> tuple[tuple[Machine, ...], MachineRoom]:
         pending = self._pending.get(cluster, {})
         room = self._registry.machine_room(cluster, sender)
         room = MachineRoom(cluster=room.cluster - len(pending), sender=room.sender - self._by_sender[cluster, sender])
-        return tuple(one for one in machines if (sender, one) not in pending), room
+        # A thread may have registered a machine since the caller looked it up.
+        return self._unregistered(cluster, sender, (one for one in machines if (sender, one) not in pending), at), room
 
     def _remove_flushed(self, cluster: str, at: int, *, every: bool = False) -> None:
         """Remove machines that were registered since, and those of flushed batches, such as quarantined ones.
@@ -164,10 +166,9 @@ class MachineAdmission:
         for key, one in pending.items():
             if not one.claims:
                 is_flushed = is_flushed and one.is_flushed is not None and one.is_flushed()
-                if is_flushed or self._registry.knows_machine(cluster, key[0], key[1], at):
-                    gone.append(key)
-                    continue
-            if not every:
+            if (is_flushed and not one.claims) or self._registry.knows_machine(cluster, key[0], key[1], at):
+                gone.append(key)
+            elif not every:
                 break
         for key in gone:
             self._remove(cluster, key)
@@ -177,18 +178,23 @@ class MachineAdmission:
             self._pending_machine(cluster, (sender, machine)).claims += 1
 
     def _release(self, cluster: str, sender: str, machines: Iterable[Machine]) -> None:
+        pending = self._pending.get(cluster, {})
         for machine in machines:
-            one = self._pending[cluster][sender, machine]
+            one = pending.get((sender, machine))
+            if one is None:
+                continue  # registered since
             one.claims -= 1
             if not one.claims and one.is_flushed is None:
                 self._remove(cluster, (sender, machine))
 
     def _log(self, cluster: str, sender: str, machines: Iterable[Machine]) -> None:
         """Record that a batch with these machines is in the log."""
+        pending = self._pending.get(cluster, {})
         for machine in machines:
-            one = self._pending_machine(cluster, (sender, machine))
-            one.is_flushed = self._make_drain_check()
-            self._pending[cluster][sender, machine] = self._pending[cluster].pop((sender, machine))  # to the end
+            one = pending.pop((sender, machine), None)
+            if one is not None:  # not registered since
+                one.is_flushed = self._make_drain_check()
+                pending[sender, machine] = one  # at the end
 
     def _pending_machine(self, cluster: str, key: _Key) -> _PendingMachine:
         pending = self._pending.setdefault(cluster, {})
