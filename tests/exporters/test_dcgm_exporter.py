@@ -39,9 +39,10 @@ def test_page_of_dcgm_exporter_round_trips(name: str) -> None:
         if not line.startswith("#")
         and line.partition("{")[0] in DCGM_EXPORTER.families
         and not (line.endswith(" 0") and "MEMORY_TEMP" in line)  # placeholders are not written
+        and not ("ENC_UTIL" in line and "H100" in line)  # the chip has no encoder
         and "XID_ERRORS" not in line
     ]
-    assert len(ours) == len(theirs) > 8
+    assert len(ours) == len(theirs) >= 8
     for our, their in zip(sorted(ours), sorted(theirs), strict=True):
         # Two labels do not come from the values of this page; pod labels come from the attribution.
         their = re.sub(r',DCGM_FI_DRIVER_VERSION="[^"]*"(,[^}]*)?}', "}", their).replace(

@@ -5,14 +5,18 @@ import pytest
 from gpufleet.fleet.board import (
     ECC_COUNTS,
     ECC_MODE,
+    METRIC_OF_ENGINE,
     METRICS_OF_PART,
     RACK_PLACE,
     drop_activity_without_memory,
     drop_attached_display,
     drop_board_defaults,
+    drop_c2c_mode_without_links,
     drop_counts_without_ecc,
     drop_empty_protected_memory,
     drop_fabric_defaults,
+    drop_mig_mode_in_guest,
+    drop_missing_engines,
     drop_rack_defaults,
     drop_readiness_without_confidential_mode,
     drop_zero_identities,
@@ -23,6 +27,7 @@ from gpufleet.fleet.board import (
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.engines import ENCODER, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -244,6 +249,53 @@ def test_attached_display_counts_only_while_it_is_active() -> None:
         assert values == {"gpu_display_attached": value, "gpu_display_active": active}
 
 
+@pytest.mark.parametrize(("mode", "found"), [(0, Absent(Reason.NO_DATA, "gpu_c2c_enabled")), (1, 1)])
+def test_disabled_chip_to_chip_link_needs_a_link(mode: int, found: Value | Absent) -> None:
+    values: dict[str, Value | Absent] = {"gpu_c2c_enabled": mode}
+    unsupported = DimValue("gpu_c2c_link_up", ("0",), Absent(Reason.NOT_SUPPORTED))
+    drop_c2c_mode_without_links(values, [DimValue("gpu_c2c_link_up", ("0",), 0)])
+    assert values == {"gpu_c2c_enabled": mode}
+    drop_c2c_mode_without_links(values, [unsupported])
+    assert values == {"gpu_c2c_enabled": found}
+
+
+def test_utilization_of_an_engine_needs_the_engine() -> None:
+    encoder, jpeg = "gpu_encoder_utilization_ratio", "gpu_jpeg_utilization_ratio"
+    idle: dict[str, Value | Absent] = {encoder: 0.0, jpeg: 0.0}
+    for name, lacked in (("NVIDIA H200", encoder), ("Tesla T4", jpeg), ("NVIDIA L40S", None), (None, None)):
+        values = dict(idle)
+        drop_missing_engines(values, lacking_engines(name))
+        assert values == {one: Absent(Reason.NOT_SUPPORTED, one) if one == lacked else 0.0 for one in idle}
+    lost = Absent(Reason.GPU_LOST)
+    values = dict.fromkeys(idle, lost)
+    drop_missing_engines(values, [ENCODER])
+    assert values == dict.fromkeys(idle, lost)
+    values = {encoder: 0.25}
+    drop_missing_engines(values, [ENCODER])
+    assert values == {encoder: 0.25}
+
+
+def test_disabled_mig_mode_of_a_vgpu_guest_is_none() -> None:
+    off: dict[str, Value | Absent] = {"gpu_mig_mode": "disabled", "gpu_mig_mode_pending": "disabled"}
+    on: dict[str, Value | Absent] = {"gpu_mig_mode": "enabled"}
+    for before, role in ((off, "none"), (off, None), (on, "vgpu_guest")):
+        values = dict(before)
+        drop_mig_mode_in_guest(values, role)
+        assert values == before
+    drop_mig_mode_in_guest(off, "vgpu_guest")
+    assert off == {name: Absent(Reason.NOT_IN_GUEST, name) for name in off}
+
+
+def test_clique_counts_only_in_a_known_cluster() -> None:
+    one_host = Absent(Reason.NO_DATA, "gpu_fabric_cluster_uuid")
+    for cluster, found in ((one_host, one_host), ("5d1c0ea6-0000-4000-8000-000000000001", "0"), (None, "0")):
+        values: dict[str, Value | Absent] = {"gpu_fabric_state": "completed", "gpu_fabric_clique": "0"}
+        if cluster is not None:
+            values["gpu_fabric_cluster_uuid"] = cluster
+        drop_fabric_defaults(values, ())
+        assert values["gpu_fabric_clique"] == found
+
+
 def test_readings_of_a_part_need_the_part() -> None:
     name = "gpu_nvlink_transmit_bytes_total"
     assert part_absence(name, 0, (), name) == 0
@@ -254,7 +306,7 @@ def test_readings_of_a_part_need_the_part() -> None:
 
 
 def test_readings_of_parts_can_be_unsupported() -> None:
-    for name in METRICS_OF_PART["nvlink"]:
+    for name in (*METRICS_OF_PART["nvlink"], *METRIC_OF_ENGINE.values()):
         assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
 
 
@@ -323,6 +375,16 @@ def test_page_has_no_defaults_of_the_driver() -> None:
         "gpu_display_attached": True,
         COUNT: False,
     }
+
+
+def test_page_has_no_use_of_engines_that_its_product_lacks() -> None:
+    encoder = "gpu_encoder_utilization_ratio"
+    names = board_sample(None, ("gpu_name", "NVIDIA H100 80GB HBM3"))
+    found = drop_board_defaults([board_sample(None, (encoder, 0.0)), names])
+    assert [dict(one.values) for one in found] == [
+        {encoder: Absent(Reason.NOT_SUPPORTED, encoder)},
+        {"gpu_name": "NVIDIA H100 80GB HBM3"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.engines import ENCODER, JPEG, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -37,11 +38,15 @@ METRICS_OF_PART: Mapping[str, frozenset[str]] = {
 }
 """Part of a board to the metrics that belong to it."""
 
+METRIC_OF_ENGINE = {ENCODER: "gpu_encoder_utilization_ratio", JPEG: "gpu_jpeg_utilization_ratio"}
+"""Engine, as in `model.engines`, to the metric of its use."""
+
 FABRIC_STATE, FABRIC_HEALTH = "gpu_fabric_state", "gpu_fabric_health"
+FABRIC_CLUSTER, FABRIC_CLIQUE = "gpu_fabric_cluster_uuid", "gpu_fabric_clique"
 _NO_FABRIC, _JOINED = "not_supported", "completed"
 
 FABRIC_DETAILS = (
-    *("gpu_fabric_status", "gpu_fabric_cluster_uuid", "gpu_fabric_clique"),
+    *("gpu_fabric_status", FABRIC_CLUSTER, FABRIC_CLIQUE),
     *("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status"),
 )
 """Readings that are valid only once the GPU has joined the fabric (nvml.h)."""
@@ -66,6 +71,10 @@ GPUS_READY = "nvidia_confidential_gpus_ready"
 MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_ratio"
 
 DISPLAY_ATTACHED, DISPLAY_ACTIVE = "gpu_display_attached", "gpu_display_active"
+
+C2C_MODE, C2C_LINK = "gpu_c2c_enabled", "gpu_c2c_link_up"
+
+NAME, VIRTUALIZATION, MIG_MODES = "gpu_name", "gpu_virtualization_mode", ("gpu_mig_mode", "gpu_mig_mode_pending")
 
 HIDDEN_BY_MIG = frozenset(
     {
@@ -105,8 +114,12 @@ def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iter
 
     `not_supported` as the state of the fabric, and `not_reported` as its health or configuration, are no values. The
     state is also the reason for which details are absent: readers cannot distinguish a GPU without a fabric from one
-    that has not joined it. Return the readings with dimensions, changed likewise.
+    that has not joined it. A clique is a number within its cluster, so it counts only with a cluster UUID: the driver
+    reports clique 0 for every fabric that does not span hosts. Return the readings with dimensions, changed likewise.
     """
+    cluster = values.get(FABRIC_CLUSTER)
+    if isinstance(cluster, Absent) and not isinstance(values.get(FABRIC_CLIQUE, cluster), Absent):
+        values[FABRIC_CLIQUE] = cluster
     state = values.get(FABRIC_STATE)
     if state == _NO_FABRIC:
         state = values[FABRIC_STATE] = Absent(Reason.NOT_SUPPORTED, FABRIC_STATE)
@@ -199,6 +212,43 @@ def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) ->
         values[MEMORY_ACTIVITY] = total
 
 
+def drop_c2c_mode_without_links(values: MutableMapping[str, Value | Absent], dims: Iterable[DimValue]) -> None:
+    """Replace a disabled chip-to-chip link by `no_data`, unless the same readings show a chip-to-chip link.
+
+    The driver reports `Disabled` also for boards without such links (seen on H100 and H200).
+    """
+    has_links = any(dim.metric == C2C_LINK and not isinstance(dim.value, Absent) for dim in dims)
+    if values.get(C2C_MODE) == 0 and not has_links:
+        values[C2C_MODE] = Absent(Reason.NO_DATA, C2C_MODE)
+
+
+def drop_missing_engines(values: MutableMapping[str, Value | Absent], lacking: Iterable[str]) -> None:
+    """Replace a utilisation of 0 by `not_supported` if the chip lacks the engine.
+
+    Args:
+        values: readings of a GPU or vGPU.
+        lacking: result of `lacking_engines` for the GPU.
+    """
+    for engine in lacking:
+        metric = METRIC_OF_ENGINE[engine]
+        if values.get(metric) == 0:
+            values[metric] = Absent(Reason.NOT_SUPPORTED, metric)
+
+
+def drop_mig_mode_in_guest(values: MutableMapping[str, Value | Absent], virtualization: Value | Absent | None) -> None:
+    """Replace a disabled MIG mode of the device of a vGPU guest by `not_in_guest`.
+
+    The guest's driver reports it also for chips without MIG (seen on A6000-24Q). A vGPU on a MIG device has it enabled.
+
+    Args:
+        values: readings of the GPU.
+        virtualization: reading of `gpu_virtualization_mode`; None if its source has none.
+    """
+    for name in MIG_MODES:
+        if virtualization == "vgpu_guest" and values.get(name) == "disabled":
+            values[name] = Absent(Reason.NOT_IN_GUEST, name)
+
+
 def in_mig_mode(metric: str, value: Value | Absent) -> Value | Absent:
     """Return the reading of a GPU in MIG mode: what MIG hides is not what the chip does not support."""
     hidden = metric in HIDDEN_BY_MIG and isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
@@ -256,10 +306,15 @@ def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]])
     return _ECC_ON if any(_is_error_count(metric, value) for metric, value in counts) else mode
 
 
-DECIDING = frozenset({CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, PROTECTED_TOTAL, DISPLAY_ACTIVE})
+DECIDING = frozenset(
+    {CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, FABRIC_CLUSTER, PROTECTED_TOTAL, DISPLAY_ACTIVE, NAME, VIRTUALIZATION}
+)
 """Metrics whose readings decide whether other readings of the board are defaults."""
 
-_WITH_DEFAULTS = DECIDING | {FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED}
+_WITH_DEFAULTS = (DECIDING - {NAME, VIRTUALIZATION}) | {
+    *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED, C2C_MODE, *MIG_MODES),
+    *METRIC_OF_ENGINE.values(),
+}
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
 
@@ -270,7 +325,7 @@ def may_have_defaults(sample: Sample) -> bool:
 
 
 def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None = None) -> Sample:
-    """Return a sample without the driver's defaults for a rack, a fabric, an identity, a display or protected memory.
+    """Return a sample without the driver's defaults for what its board does not have, except ECC counts.
 
     Args:
         sample: of a page, or of a part of it.
@@ -283,6 +338,9 @@ def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None 
     drop_zero_identities(values)
     drop_attached_display(values)
     drop_empty_protected_memory(values)
+    drop_c2c_mode_without_links(values, sample.dims)
+    drop_missing_engines(values, lacking_engines(values.get(NAME)))
+    drop_mig_mode_in_guest(values, values.get(VIRTUALIZATION))
     dims = drop_fabric_defaults(values, sample.dims)
     values = {name: values[name] for name in sample.values}
     if (values, dims) == (sample.values, sample.dims):
@@ -297,7 +355,19 @@ def drop_board_defaults(samples: Sequence[Sample], *, lists_modes: bool = False)
         samples: all samples of one machine.
         lists_modes: as for `drop_counts_without_ecc`.
     """
-    return [without_defaults(sample) for sample in drop_counts_without_ecc(samples, lists_modes=lists_modes)]
+    known: dict[str, dict[str, Value | Absent]] = {}
+    for sample in samples:
+        if sample.view is not None:
+            known.setdefault(sample.view.key, {}).update(deciding_readings(sample))
+    return [
+        sample if sample.view is None else without_defaults(sample, known[sample.view.key])
+        for sample in drop_counts_without_ecc(samples, lists_modes=lists_modes)
+    ]
+
+
+def deciding_readings(sample: Sample) -> dict[str, Value | Absent]:
+    """Return the readings of a sample that decide whether other readings of its board are defaults."""
+    return {name: sample.values[name] for name in DECIDING & sample.values.keys()}
 
 
 NO_ECC = Absent(Reason.NOT_SUPPORTED, ECC_MODE)

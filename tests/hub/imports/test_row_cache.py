@@ -325,3 +325,10 @@ def test_readings_of_a_part_without_the_rest_of_a_page_are_no_defaults() -> None
     later = msgspec.structs.replace(used, measured_at=T0 + NANOS)
     assert newest_row(rows, [later]) == {"gpu_protected_memory_used_bytes": 0}
     assert newest_row(rows, [sample(0, T0 + NANOS, SLOTS, lane=Lane.STATIC)]) == SLOTS
+
+
+def test_product_name_of_an_earlier_request_shows_missing_engines() -> None:
+    rows, encoder = RowCache(), "gpu_encoder_utilization_ratio"
+    newest_row(rows, [sample(0, T0, {"gpu_name": "NVIDIA H100 80GB HBM3"}, lane=Lane.STATIC)])
+    idle = sample(0, T0, {encoder: 0.0})
+    assert newest_row(rows, [idle]) == {encoder: Absent(Reason.NOT_SUPPORTED, encoder)}

@@ -22,6 +22,7 @@ from gpufleet.simulate.dcgm.values import (
 )
 from tests.readers.dcgm.engines import reading
 
+ENCODER = "gpu_encoder_utilization_ratio"
 LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)
 
 
@@ -59,7 +60,6 @@ async def test_values_are_converted_to_catalogue_units(tmp_path: Path) -> None:
     expected = {
         "gpu_utilization_ratio": 0.84,
         "gpu_memory_activity_ratio": 0.36,
-        "gpu_encoder_utilization_ratio": 0.0,
         "gpu_decoder_utilization_ratio": 0.08,
         "gpu_memory_total_bytes": 143_771 << 20,
         "gpu_memory_free_bytes": 141_700 << 20,
@@ -102,7 +102,9 @@ async def test_values_are_converted_to_catalogue_units(tmp_path: Path) -> None:
         "gpu_nvlink_transmit_bytes_per_second": 34_000_003.0,
         "gpu_nvlink_receive_bytes_per_second": 45_000_003.0,
     }
-    assert fast.values == pytest.approx(expected)
+    values = dict(fast.values)
+    assert values.pop(ENCODER) == Absent(Reason.NOT_SUPPORTED, ENCODER)  # 0 of an H200
+    assert values == pytest.approx(expected)
     active = {dim.labels[0]: dim.value for dim in fast.dims if dim.metric == "gpu_clock_event_active"}
     assert active["sw_power_cap"] == 1
     assert sum(value for value in active.values() if isinstance(value, int)) == 1
@@ -181,7 +183,9 @@ async def test_hidden_values_of_a_vgpu_guest_are_not_in_guest(tmp_path: Path) ->
     fast = of_gpu(rounds[Lane.FAST], 0).values
     assert fast["gpu_memory_total_bytes"] == 20_480 << 20
     assert fast["gpu_utilization_ratio"] == 0.87
-    assert of_gpu(rounds[Lane.SLOW], 0).values["vgpu_license_state"] == "licensed"
+    slow = of_gpu(rounds[Lane.SLOW], 0).values
+    assert slow["vgpu_license_state"] == "licensed"
+    assert slow["gpu_mig_mode"] == Absent(Reason.NOT_IN_GUEST, "gpu_mig_mode")
     hidden_ones = ("gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total", "gpu_pcie_link_width")
     for hidden in (*hidden_ones, "gpu_sm_activity_ratio", "gpu_pcie_receive_bytes_per_second"):
         absent = fast[hidden]

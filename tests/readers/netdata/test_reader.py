@@ -153,7 +153,7 @@ def test_gpus_of_the_python_collector_are_named_by_index() -> None:
     assert gpus[2].values == {
         "gpu_utilization_ratio": 0.59,
         "gpu_memory_activity_ratio": 0.33,
-        "gpu_encoder_utilization_ratio": 0.0,
+        "gpu_encoder_utilization_ratio": Absent(Reason.NOT_SUPPORTED, "gpu_encoder_utilization_ratio"),
         "gpu_decoder_utilization_ratio": 0.07,
         "gpu_memory_used_bytes": 1_561 << 20,
         "gpu_memory_free_bytes": 80_000 << 20,

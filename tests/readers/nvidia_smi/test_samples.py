@@ -123,7 +123,7 @@ def test_lost_sentence_in_any_cell_is_evidence() -> None:
 def test_texts_of_a_guest_are_no_evidence_about_the_gpu() -> None:
     leaves = {"vm_uuid": "GPU is lost", "guest_driver_version": "GPU is lost", "fb_memory_usage/used": "1 MiB"}
     vgpu = DeviceRecord(name="1", leaves=leaves)
-    values = {name: value for lane in Lane for name, value in map_vgpu(vgpu, lane).items()}
+    values = {name: value for lane in Lane for name, value in map_vgpu(vgpu, DeviceRecord(name="0"), lane).items()}
     chosen = {values["vgpu_vm_id"], values["vgpu_guest_driver_version"]}
     assert chosen == {Absent(Reason.INVALID_VALUE, "vm_uuid"), Absent(Reason.INVALID_VALUE, "guest_driver_version")}
     assert printed_reason(DeviceRecord(name="x", vgpus=(vgpu,))) is None

@@ -269,7 +269,9 @@ async def test_a_vgpu_guest_does_not_see_the_board(fake: FakeNvml, start: Start)
         each.become_vgpu_guest()
     fake.apply()
     reader = start(fake)
-    fast, static = device(await reader.read(Lane.FAST), 1), device(await reader.read(Lane.STATIC), 1)
+    fast, slow, static = [device(await reader.read(lane), 1) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)]
+    for name in ("gpu_mig_mode", "gpu_mig_mode_pending"):  # the driver reports it as disabled
+        assert slow.values[name] == Absent(Reason.NOT_IN_GUEST, name)
     assert fast.values["gpu_power_watts"] == Absent(Reason.NOT_IN_GUEST, f"{G}PowerUsage")
     assert fast.values["gpu_utilization_ratio"] == 0.51
     assert set(dim(fast, "gpu_clock_event_active").values()) == {

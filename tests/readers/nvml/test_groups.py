@@ -489,8 +489,11 @@ async def test_chip_to_chip_links(superchips: FakeNvml, start: Start) -> None:
 async def test_board_without_chip_to_chip_links_has_no_readings(superchips: FakeNvml, start: Start) -> None:
     for fake_gpu in superchips.scenario.devices:
         fake_gpu.fields[170] = Field(0)
+        fake_gpu.numbers["nvmlDeviceGetC2cModeInfoV"] = 0
     superchips.apply()
-    slow = device(await start(superchips).read(Lane.SLOW), 0)
+    reader = start(superchips)
+    static, slow = [device(await reader.read(lane), 0) for lane in (Lane.STATIC, Lane.SLOW)]
+    assert static.values["gpu_c2c_enabled"] == Absent(Reason.NOT_SUPPORTED, "nvmlDeviceGetFieldValues")
     absent = {one.metric: one.value for one in slow.dims if one.metric.startswith("gpu_c2c")}
     assert len(absent) == 3
     assert {one.reason for one in absent.values() if isinstance(one, Absent)} == {Reason.NOT_SUPPORTED}

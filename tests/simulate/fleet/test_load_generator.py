@@ -53,6 +53,7 @@ def test_every_node_has_its_own_identity() -> None:
 def test_absent_values_of_the_twin_keep_their_reason() -> None:
     wire = decode(LOAD_GENERATOR.prepare(0).next_body(START + 30 * NANOS))
     (block,) = wire.samples
-    assert block.absence == [-1, -1, 0, -1, -1, -1, -1, -1]
-    assert {one.reason for one in wire.absences[0]} == {Reason.TIMEOUT}
-    assert len(wire.absences[0]) == 39  # all but the state, which is `hung`
+    assert block.absence == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert [one.reason for one in wire.absences[0]] == [Reason.NOT_SUPPORTED]  # no video encoder
+    assert {one.reason for one in wire.absences[1]} == {Reason.TIMEOUT}
+    assert len(wire.absences[1]) == 39  # all but the state, which is `hung`

@@ -20,6 +20,7 @@ from gpufleet.fleet.board import (
     EccMode,
     board_ecc_mode,
     board_of,
+    deciding_readings,
     has_ecc_counts,
     may_have_defaults,
     with_ecc_mode,
@@ -54,6 +55,11 @@ CURRENT_SECONDS = int(MISSED_PASSES * LANE_SECONDS[Lane.STATIC])
 
 Subject = tuple[Machine, str, str, Lane]
 """Machine, key of the view (empty for the machine itself), reader and lane."""
+
+Device = tuple[Machine, str, str]
+"""Machine, key of the view and reader."""
+
+_DECIDING_LANES = sorted({CATALOGUE[name].lane for name in DECIDING})
 
 
 class RowCache:
@@ -124,21 +130,25 @@ class RowCache:
             if before is None:
                 new[at] = part
             elif (joined := _join(before, part)) is not before:
-                new[at] = without_defaults(joined)  # a later part can show that an earlier one has defaults
+                # A later part can show that an earlier one has defaults.
+                new[at] = joined if DECIDING.isdisjoint(part.values) else without_defaults(joined)
         return [row for instants in found.values() for row in instants.values()]
 
     def _without_board_defaults(self, machine: Machine, parts: Sequence[Sample]) -> Iterator[Sample]:
         modes = {(board_of(part), part.reader): part.values[ECC_MODE] for part in parts if ECC_MODE in part.values}
-        deciding: dict[Subject, dict[str, Value | Absent]] = {}
+        deciding: dict[Device, dict[str, Value | Absent]] = {}
         for part in parts:
             if not DECIDING.isdisjoint(part.values):
-                deciding.setdefault(subject_of(machine, part), {}).update(_deciding(part))
+                deciding.setdefault(_device_of(machine, part), {}).update(_deciding(part))
+        known: dict[Device, dict[str, Value | Absent]] = {}
         effective: dict[tuple[str, str], EccMode] = {}
         for part in parts:
             board = board_of(part)
             if may_have_defaults(part):
-                subject = subject_of(machine, part)
-                part = without_defaults(part, self._newest_deciding(subject) | deciding.get(subject, {}))
+                device = _device_of(machine, part)
+                if device not in known:
+                    known[device] = self._newest_deciding(device) | deciding.get(device, {})
+                part = without_defaults(part, known[device])
             if board is None or not has_ecc_counts(part):
                 yield part
                 continue
@@ -148,11 +158,12 @@ class RowCache:
                 effective[place] = self._effective_ecc_mode(machine, board, part.reader, mode, parts)
             yield with_ecc_mode(part, effective[place])
 
-    def _newest_deciding(self, subject: Subject) -> dict[str, Value | Absent]:
-        """Return the newest readings of a subject's rows that decide about defaults."""
+    def _newest_deciding(self, device: Device) -> dict[str, Value | Absent]:
+        """Return the newest readings of a device's rows that decide about defaults."""
         found: dict[str, Value | Absent] = {}
-        for _, row in sorted(self._kept.get(subject, {}).items()):
-            found |= _deciding(row)
+        for lane in _DECIDING_LANES:
+            for _, row in sorted(self._kept.get((*device, lane), {}).items()):
+                found |= _deciding(row)
         return found
 
     def _effective_ecc_mode(
@@ -240,6 +251,10 @@ def subject_of(machine: Machine, sample: Sample) -> Subject:
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
 
 
+def _device_of(machine: Machine, sample: Sample) -> Device:
+    return machine, sample.view.key if sample.view is not None else "", sample.reader
+
+
 def _repeats_previous(part: Sample, rows: Mapping[int, Sample]) -> bool:
     """Return whether the directly preceding row has the same values, and the part's instant has no row of its own.
 
@@ -275,7 +290,7 @@ def _has_texts_only(row: Sample) -> bool:
 
 def _deciding(row: Sample) -> dict[str, Value | Absent]:
     """Return the readings that decide about defaults; an absent place in a rack is itself the result of such a rule."""
-    found = {name: row.values[name] for name in DECIDING & row.values.keys()}
+    found = deciding_readings(row)
     return {name: value for name, value in found.items() if name not in RACK_PLACE or not isinstance(value, Absent)}
 
 

@@ -26,6 +26,8 @@ from gpufleet.model.catalogue.row import row as _row
 MIG_ON = Absence(
     Reason.NOT_IN_MIG_MODE, "MIG is enabled: the driver does not define it for the GPU and its MIG devices"
 )
+NO_ENCODER = Absence(Reason.NOT_SUPPORTED, "the chip has no video encoder, such as A100, H100, H200 and B200")
+NO_JPEG = Absence(Reason.NOT_SUPPORTED, "the chip has no JPEG engine, such as those of Turing and GA10x")
 NO_MEMORY = Absence(Reason.NOT_SUPPORTED, "the GPU uses the memory of its CPU and has none of its own")
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
@@ -61,7 +63,7 @@ GPU_METRICS = (
     _row(3, "gpu_encoder_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the video encoder ran",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetEncoderUtilization",), dcgm=(206,),
-         smi=("utilization.encoder",), absent=(MIG_ON, OLD_CHIP), otel="hw.gpu.utilization"),
+         smi=("utilization.encoder",), absent=(MIG_ON, NO_ENCODER), otel="hw.gpu.utilization"),
     _row(4, "gpu_decoder_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the video decoder ran",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetDecoderUtilization",), dcgm=(207,),
@@ -69,7 +71,7 @@ GPU_METRICS = (
     _row(5, "gpu_jpeg_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the JPEG engine ran",
          high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetJpgUtilization",), smi=("utilization.jpeg",),
-         absent=(MIG_ON, OLD_CHIP, OLD_DRIVER)),
+         absent=(MIG_ON, NO_JPEG, OLD_DRIVER)),
     _row(6, "gpu_ofa_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the optical flow accelerator ran",
          high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetOfaUtilization",), smi=("utilization.ofa",),
@@ -201,7 +203,7 @@ GPU_METRICS = (
          nvml=("nvmlDeviceGetEccMode",), dcgm=(300,), smi=("ecc.mode.current",), absent=(OLD_CHIP,)),
     _row(45, "gpu_mig_mode", STATE, ENUM, "", "Whether MIG mode is on",
          low=None, lane=SLOW, storage=TAIL, states=("disabled", "enabled"),
-         nvml=("nvmlDeviceGetMigMode",), dcgm=(67,), smi=("mig.mode.current",), absent=(OLD_CHIP,)),
+         nvml=("nvmlDeviceGetMigMode",), dcgm=(67,), smi=("mig.mode.current",), absent=(OLD_CHIP, GUEST)),
     _row(46, "gpu_persistence_mode", STATE, ENUM, "", "Whether the driver stays initialised without clients",
          low=None, lane=STATIC, storage=TAIL, states=("disabled", "enabled"),
          nvml=("nvmlDeviceGetPersistenceMode",), dcgm=(66,), smi=("persistence_mode",)),

@@ -24,7 +24,10 @@ NO_NVLINK = Absence(Reason.NOT_SUPPORTED, "the board has no NVLink, or MIG mode 
 OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip uses other counters")
 NO_FABRIC = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of an NVLink fabric")
 NOT_JOINED = Absence(Reason.NO_DATA, "the GPU has not joined its fabric yet")
+UNPROVEN_C2C = Absence(Reason.NO_DATA, "the driver reports a disabled link, and nothing shows that the board has one")
 NO_C2C = Absence(Reason.NOT_SUPPORTED, "the GPU has no chip-to-chip link to a CPU")
+
+ONE_HOST = Absence(Reason.NO_DATA, "the fabric does not span hosts")
 
 FABRIC_HEALTH = (
     ("degraded_bandwidth", 0),
@@ -104,7 +107,7 @@ LINK_METRICS = (
     # chip to chip
     row(125, "gpu_c2c_enabled", GAUGE, INT, "", "1 if the chip-to-chip link to the CPU is on, else 0",
         high=1, lane=STATIC, storage=TAIL, nvml=("nvmlDeviceGetC2cModeInfoV",), smi=("c2c.mode",),
-        absent=(NO_C2C, OLD_DRIVER)),
+        absent=(NO_C2C, UNPROVEN_C2C, OLD_DRIVER)),
     row(126, "gpu_c2c_link_up", GAUGE, INT, "", "1 if this chip-to-chip link is up, else 0",
         high=1, lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 171",), absent=(NO_C2C,)),
     row(127, "gpu_c2c_link_speed_bytes_per_second", GAUGE, INT, "bytes_per_second",
@@ -121,10 +124,10 @@ LINK_METRICS = (
          absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
     info(132, "gpu_fabric_cluster_uuid", "UUID of the fabric of the GPU", lane=SLOW,
          nvml="nvmlDeviceGetGpuFabricInfoV.clusterUuid", smi="fabric.clusterUuid",
-         absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the fabric does not span hosts"))),
-    info(133, "gpu_fabric_clique", "Clique of the GPU: GPUs in the fabric that reach each other", lane=SLOW,
+         absent=(NO_FABRIC, OLD_DRIVER, ONE_HOST)),
+    info(133, "gpu_fabric_clique", "Clique of the GPU in its cluster: GPUs that reach each other", lane=SLOW,
          nvml="nvmlDeviceGetGpuFabricInfoV.cliqueId", smi="fabric.cliqueId",
-         absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
+         absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED, ONE_HOST)),
     row(134, "gpu_fabric_health", GAUGE, INT, "", "1 if this health condition applies to the GPU in the fabric, else 0",
         high=1, lane=SLOW, storage=DIM, dims=("condition",), nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",),
         smi=("fabric.health.bandwidth", "fabric.health.route_recovery_in_progress", "fabric.health.route_unhealthy",

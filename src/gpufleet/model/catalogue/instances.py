@@ -13,6 +13,7 @@ from gpufleet.model.catalogue.row import (
     FLOAT,
     GAUGE,
     GPU_VGPU,
+    GUEST,
     INT,
     MIG,
     OLD_CHIP,
@@ -68,7 +69,7 @@ INSTANCE_METRICS = (
     # GPUs in MIG mode
     row(400, "gpu_mig_mode_pending", STATE, ENUM, "", "MIG mode after the next reset",
         low=None, lane=SLOW, storage=TAIL, states=("disabled", "enabled"), nvml=("nvmlDeviceGetMigMode",),
-        smi=("mig.mode.pending",), absent=(OLD_CHIP,)),
+        smi=("mig.mode.pending",), absent=(OLD_CHIP, GUEST)),
     row(401, "gpu_mig_devices", GAUGE, INT, "", "Current MIG devices of the GPU",
         storage=TAIL, nvml=("nvmlDeviceGetMigDeviceHandleByIndex",), role=GpuRole.MIG_PARENT),
     row(402, "gpu_mig_devices_max", GAUGE, INT, "", "Maximum number of MIG devices of the GPU",

@@ -26,7 +26,7 @@ from gpufleet.readers.dcgm.mapping.device import (
     ecc_mode,
     map_device,
 )
-from gpufleet.readers.dcgm.mapping.mig import NAME as PROFILE
+from gpufleet.readers.dcgm.mapping.device import NAME as PROFILE
 from gpufleet.readers.dcgm.mapping.mig import map_mig, map_mig_size
 from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, fields_of, read_row
 from gpufleet.readers.dcgm.session import EngineSession, MigDevice, mig_entities_of

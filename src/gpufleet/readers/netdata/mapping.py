@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from gpufleet.fleet.board import drop_missing_engines
 from gpufleet.fleet.lxcfs import OF_LXCFS, wrote_meminfo
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
+from gpufleet.model.engines import lacking_engines
 from gpufleet.model.errors import WireError
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.netdata.parse import Chart
@@ -23,6 +25,7 @@ STALE_SECONDS = 30
 """Age relative to the newest chart of the page beyond which a chart is stale."""
 
 _BY_INDEX = re.compile(r"nvidia_smi[^.]*\.gpu(\d{1,4})_([a-z0-9_]+)\Z")
+_NAME = re.compile(r"gpu\d+ (.{1,200})\Z")
 _BY_UUID = re.compile(r"nvidia_smi[^.]*\.gpu_(gpu-[0-9a-f-]{36})_([a-z0-9_]+)\Z")
 
 Convert = Callable[[float], Value]
@@ -163,6 +166,12 @@ def group_gpus(charts: Mapping[str, Chart]) -> list[GpuCharts]:
     return chosen
 
 
+def product_name(group: GpuCharts) -> str | Absent:
+    """Return the product name, which python.d puts into the family of the charts."""
+    match = _NAME.match(next(iter(group.charts.values())).family)
+    return match[1] if match else Absent(Reason.NOT_REPORTED, "not in this generation of charts")
+
+
 def map_gpu(group: GpuCharts, newest: int) -> ChartReadings:
     """Return a GPU's readings, limited to the metrics of its generation of charts."""
     used: list[int] = []
@@ -170,6 +179,7 @@ def map_gpu(group: GpuCharts, newest: int) -> ChartReadings:
     values[STATE] = _performance_state(group, newest, used)
     (fan_chart,) = [name for name in _FANS if (name == "fan_speed_perc") == group.uuid]
     fan = _read(ChartRow(FAN, fan_chart, _FANS[fan_chart], _percent), group.charts.get(fan_chart), newest, used)
+    drop_missing_engines(values, lacking_engines(product_name(group)))
     return ChartReadings(values, (DimValue(FAN, ("0",), fan),), min(used, default=None))
 
 

@@ -1,16 +1,14 @@
 """The Netdata reader: samples of a host and its GPUs from one page of charts."""
 
-import re
-
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError, WireError
 from gpufleet.model.reading import Provenance, Round, Sample
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.netdata.fetch import fetch
-from gpufleet.readers.netdata.mapping import ChartReadings, GpuCharts, group_gpus, map_gpu, map_host
-from gpufleet.readers.netdata.parse import Chart, ChartPage, parse
+from gpufleet.readers.netdata.mapping import ChartReadings, GpuCharts, group_gpus, map_gpu, map_host, product_name
+from gpufleet.readers.netdata.parse import ChartPage, parse
 
 NAME = "netdata"
 TIMEOUT_SECONDS = 5.0
@@ -21,8 +19,6 @@ MAX_AHEAD_SECONDS = 600
 """Maximum lead of the other machine's clock, the same as the hub's limit for senders."""
 
 SECOND = 1_000_000_000
-
-_NAME = re.compile(r"gpu\d+ (.{1,200})\Z")
 
 
 class NetdataReader:
@@ -113,7 +109,8 @@ def round_of(page: ChartPage, lane: Lane) -> Round:
     groups = group_gpus(page.charts)
     if lane is Lane.STATIC:
         samples = [
-            _sample(_view(group), ChartReadings({"gpu_name": _name(group)}, (), None), lane, newest) for group in groups
+            _sample(_view(group), ChartReadings({"gpu_name": product_name(group)}, (), None), lane, newest)
+            for group in groups
         ]
     else:
         samples = [_sample(None, map_host(page.charts, newest), lane, newest)]
@@ -143,10 +140,3 @@ def _view(group: GpuCharts) -> View:
         return View(kind=ViewKind.GPU, side=Side.HOST, uuid=group.name)
     index = int(group.name.removeprefix("gpu"))
     return View(kind=ViewKind.GPU, side=Side.HOST, instance=f"netdata/{group.name}", index=index)
-
-
-def _name(group: GpuCharts) -> str | Absent:
-    """Return the product name, which python.d puts into the family of the charts."""
-    chart: Chart = next(iter(group.charts.values()))
-    match = _NAME.match(chart.family)
-    return match[1] if match else Absent(Reason.NOT_REPORTED, "not in this generation of charts")

@@ -79,7 +79,7 @@ def gpu_sample(
 def _instances(record: DeviceRecord) -> list[tuple[MetricValues, tuple[DimValue, ...]]]:
     """Return the readings of the MIG devices and vGPU instances of a GPU."""
     migs = [(map_mig(one, record, Lane.FAST, None), map_mig_dims(one, record, Lane.FAST)) for one in record.mig]
-    return [*migs, *[(map_vgpu(one, Lane.FAST), ()) for one in record.vgpus]]
+    return [*migs, *[(map_vgpu(one, record, Lane.FAST), ()) for one in record.vgpus]]
 
 
 def lost_sample(view: View, lane: Lane, requested: RequestedMetrics, modes: GpuModes, at: int, why: Absent) -> Sample:
@@ -105,7 +105,10 @@ def instance_samples(
         dims = map_mig_dims(instance.record, gpu.record, lane)
         samples.append(_sample(instance.view, lane, at, values, processes, dims))
     errors = [*mig_errors, *errors]
-    samples += [_sample(instance.view, lane, at, map_vgpu(instance.record, lane)) for instance in vgpus]
+    records = {gpu.view.key: gpu.record for gpu in whole}
+    for vgpu in vgpus:
+        values = map_vgpu(vgpu.record, records[str(vgpu.view.parent)], lane)
+        samples.append(_sample(vgpu.view, lane, at, values))
     return [sample for sample in samples if sample.values], errors
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.engines import ENCODER
 from gpufleet.model.process import Process
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, Call
 from gpufleet.readers.nvml.calls.activity import (
@@ -132,10 +133,11 @@ def read_stat(root: Path, pid: int) -> bytes:
         os.close(descriptor)
 
 
+ENCODER_UTILIZATION = "encoder_utilization_ratio"
 UTILIZATION_METRICS = (
     "sm_utilization_ratio",
     "memory_activity_ratio",
-    "encoder_utilization_ratio",
+    ENCODER_UTILIZATION,
     "decoder_utilization_ratio",
 )
 _KINDS = ((COMPUTE_PROCESSES, "compute"), (GRAPHICS_PROCESSES, "graphics"), (MPS_PROCESSES, "mps"))
@@ -194,7 +196,10 @@ class ProcessLister:
 
     def list_device(self, record: GpuPassRecord) -> tuple[Process, ...] | None:
         """Return the processes of a device that answered on the fast lane, or None if the driver lists no kind."""
-        return self._list(_GPU_POSITIONS, record.answers, _utilization(record.answers[_UTILIZATION_POSITION]))
+        encoder = record.parts.get(ENCODER)
+        without_encoder = encoder is not None and not encoder.code and not encoder.value
+        table = _utilization(record.answers[_UTILIZATION_POSITION], without_encoder=without_encoder)
+        return self._list(_GPU_POSITIONS, record.answers, table)
 
     def list_instance(self, record: InstanceRecord) -> tuple[Process, ...] | None:
         """Return the processes that the driver lists for an instance, or None if it lists no kind."""
@@ -257,7 +262,7 @@ def short_name(stat: bytes) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name.decode("utf-8", "replace"))
 
 
-def _utilization(answer: CallResult) -> _UtilizationTable:
+def _utilization(answer: CallResult, *, without_encoder: bool) -> _UtilizationTable:
     """Return the utilisation in the driver's samples. A sample of process 0 is an empty entry of its list."""
     call = label_of(answer.breadcrumb)
     why = absence_of(answer.code, call, answer.value) if answer.code else Absent(Reason.NO_DATA, call)
@@ -267,6 +272,8 @@ def _utilization(answer: CallResult) -> _UtilizationTable:
             found[entry[0]] = {
                 name: _ratio(percent, call) for name, percent in zip(UTILIZATION_METRICS, entry[1:], strict=True)
             }
+            if without_encoder and entry[3] == 0:
+                found[entry[0]][ENCODER_UTILIZATION] = Absent(Reason.NOT_SUPPORTED, call)
     return _UtilizationTable(found, dict.fromkeys(UTILIZATION_METRICS, why))
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.fleet.board import (
     drop_activity_without_memory,
+    drop_mig_mode_in_guest,
+    drop_missing_engines,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
@@ -15,6 +17,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.gpu_errors import ROW_AVAILABILITY
+from gpufleet.model.engines import lacking_engines
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, every_field, fields_of, read_row
 from gpufleet.readers.dcgm.mapping.units import (
@@ -31,7 +34,7 @@ from gpufleet.readers.dcgm.mapping.units import (
     text,
 )
 
-DRIVER, UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE = 1, 54, 57, 67, 300, 500
+DRIVER, NAME, UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE = 1, 50, 54, 57, 67, 300, 500
 VGPU_GUEST = 2
 """Value of VIRTUAL_MODE: the engine runs inside a vGPU guest."""
 
@@ -113,13 +116,14 @@ ROWS: tuple[DcgmRow, ...] = (
     DcgmRow("gpu_persistence_mode", 66, integer),
     DcgmRow("gpu_compute_mode", 65, integer),
     DcgmRow("gpu_virtualization_mode", VIRTUAL_MODE, integer),
-    DcgmRow("gpu_name", 50, text),
+    DcgmRow("gpu_name", NAME, text),
     DcgmRow("gpu_serial", 53, text),
     DcgmRow("gpu_vbios_version", 85, text),
     DcgmRow("gpu_minor_number", 55, text),
 )
 """Readings of a GPU with one field each."""
 
+_NAME_ROW = next(row for row in ROWS if row.field == NAME)
 _LICENSE = DcgmRow("vgpu_license_state", 526, license_state)
 """Reported inside a vGPU guest only."""
 
@@ -131,8 +135,8 @@ MACHINE_ROWS: tuple[DcgmRow, ...] = (
 """Readings of the engine's machine, which every GPU repeats."""
 
 MASK, REASON, STATE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active", "gpu_state"
-IDENTITY = (UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE)
-"""Fields requested in every pass: identity and modes."""
+IDENTITY = (NAME, UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE)
+"""Fields requested in every pass: identity, product and modes."""
 
 _LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
 
@@ -168,7 +172,12 @@ def map_device(
     mode = proven_ecc_mode(modes.ecc, [(row.metric, value) for row, value in rows.items()])
     where = f"DCGM {ECC_MODE}"
     rows = {row: ecc_count(row.metric, value, mode, where) for row, value in rows.items()}
-    return _readings(lane, {row: in_mig_mode(row.metric, value) for row, value in rows.items()} if modes.mig else rows)
+    if modes.mig:
+        rows = {row: in_mig_mode(row.metric, value) for row, value in rows.items()}
+    readings = _readings(lane, rows)
+    drop_mig_mode_in_guest(readings.values, "vgpu_guest" if modes.guest else None)
+    drop_missing_engines(readings.values, lacking_engines(read_row(_NAME_ROW, values, modes, unknown)))
+    return readings
 
 
 def ecc_mode(values: Mapping[int, FieldValue]) -> Value | Absent:

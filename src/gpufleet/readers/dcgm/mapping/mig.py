@@ -6,11 +6,8 @@ from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Value
-from gpufleet.readers.dcgm.mapping.device import MEMORY_ROWS, UUID
+from gpufleet.readers.dcgm.mapping.device import MEMORY_ROWS, NAME, UUID
 from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, can_be_absent, fields_of, read_row
-
-NAME = 50
-"""Field of the name; for a GPU instance its profile, such as `2g.20gb`."""
 
 _NOT_IN_MIG = tuple(
     metric.name
@@ -34,7 +31,7 @@ def map_mig(
 
     Args:
         values: of the compute instance, by field.
-        name: DCGM's name of the GPU instance, or empty.
+        name: value of `NAME` of the GPU instance, which is its profile such as `2g.20gb`; or empty.
         instances: ids of GPU instance and compute instance.
         slices: number of slices of GPU instance and compute instance.
         unknown: fields that the engine does not know.

@@ -10,8 +10,11 @@ from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.fleet.board import (
     drop_activity_without_memory,
     drop_attached_display,
+    drop_c2c_mode_without_links,
     drop_empty_protected_memory,
     drop_fabric_defaults,
+    drop_mig_mode_in_guest,
+    drop_missing_engines,
     drop_rack_defaults,
     drop_zero_identities,
     ecc_count,
@@ -23,6 +26,7 @@ from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.metric import GpuRole
 from gpufleet.model.device_state import STATE_OF_REASON, is_failure
 from gpufleet.model.driver_texts import text_reason
+from gpufleet.model.engines import lacking_engines
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
@@ -174,6 +178,9 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
     drop_attached_display(values)
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
+    drop_c2c_mode_without_links(values, dims)
+    drop_missing_engines(values, lacking_engines(_product_name(record)))
+    drop_mig_mode_in_guest(values, "vgpu_guest" if modes.guest else None)
     return values, drop_fabric_defaults(values, dims)
 
 
@@ -211,7 +218,7 @@ def map_mig(record: DeviceRecord, parent: DeviceRecord, lane: Lane, listed: List
         values[PROCESSES] = _count_processes(_processes_of_instance(parent.processes, record), parent)
         values[MIG_PROFILE] = Absent(Reason.NOT_REPORTED, "-L") if listed is None else listed.profile
     if lane is Lane.STATIC:
-        name = _first_text(parent.leaves, PATHS["gpu_name"]) or parent.fields.get("name")
+        name = _product_name(parent)
         known = name is not None and text_reason(name) is None and listed is not None
         values["gpu_name"] = f"{name} MIG {listed.profile}" if known and listed else Absent(Reason.NOT_REPORTED, "-L")
     return values
@@ -226,7 +233,7 @@ def map_mig_dims(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> tupl
     )
 
 
-def map_vgpu(record: DeviceRecord, lane: Lane) -> MetricValues:
+def map_vgpu(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> MetricValues:
     """Return a vGPU instance's readings of one lane, as seen by its host.
 
     A text that the guest or a hypervisor chooses is no evidence about the device.
@@ -240,7 +247,12 @@ def map_vgpu(record: DeviceRecord, lane: Lane) -> MetricValues:
     if lane is Lane.FAST and isinstance(machine, str):
         values[VGPU_MACHINE] = machine.lower()
         values[VGPU_MACHINE_KIND] = "uuid"
+    drop_missing_engines(values, lacking_engines(_product_name(parent)))
     return values
+
+
+def _product_name(record: DeviceRecord) -> str | None:
+    return _first_text(record.leaves, PATHS["gpu_name"]) or record.fields.get("name")
 
 
 def _values_of_paths(record: DeviceRecord, table: Mapping[str, tuple[str, ...]], lane: Lane) -> MetricValues:

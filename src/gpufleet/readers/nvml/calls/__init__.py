@@ -14,7 +14,7 @@ MIG_MODE = getter("nvmlDeviceGetMigMode")
 VIRTUALIZATION_MODE = getter("nvmlDeviceGetVirtualizationMode")
 HOST_VGPU_MODE = getter(vgpu.HOST_MODE)
 
-PART_CALLS: dict[str, Call] = {"ecc": errors.HAS_ECC, "nvlink": links.HAS_NVLINK}
+PART_CALLS: dict[str, Call] = {"ecc": errors.HAS_ECC, "nvlink": links.HAS_NVLINK, **board.HAS_ENGINES}
 """Part of a board, as in `fleet.board`, to the call that shows whether the board has it."""
 
 SYSTEM_CALLS = board.SYSTEM_CALLS

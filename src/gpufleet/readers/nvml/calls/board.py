@@ -3,6 +3,7 @@
 import ctypes
 import struct
 
+from gpufleet.model.engines import ENCODER, JPEG, lacking_engines
 from gpufleet.readers.nvml.calls.call import (
     Call,
     Calls,
@@ -127,6 +128,17 @@ def _confidential_ready(context: Context) -> Value:
     ready: int = context.nvml.nvmlSystemGetConfComputeGpusReadyState()
     return ready
 
+
+def _has_engine(engine: str) -> Call:
+    def query(context: Context) -> Value:
+        name = context.nvml.nvmlDeviceGetName(context.handle)
+        return int(engine not in lacking_engines(name if isinstance(name, str) else name.decode("utf-8", "replace")))
+
+    return custom(f"nvmlDeviceGetName({engine})", query)
+
+
+HAS_ENGINES = {engine: _has_engine(engine) for engine in (ENCODER, JPEG)}
+"""Engine to the call that shows whether the chip may have it. The driver returns 0 for the use of missing engines."""
 
 MEMORY_CALLS = (
     custom("nvmlDeviceGetMemoryInfo_v2", _memory),

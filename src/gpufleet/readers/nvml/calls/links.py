@@ -15,7 +15,6 @@ from gpufleet.readers.nvml.calls.call import (
     custom,
     getter,
     query_each,
-    raw_struct,
     read_struct,
 )
 from gpufleet.readers.nvml.calls.fields import FIELD_VALUES, FieldBatch, Fields, field
@@ -95,7 +94,7 @@ CORRECTED = tuple([(str(number), 235 + number, 570) for number in range(16)])
 On the static lane: 16 values per link are too many for the slow lane.
 """
 
-C2C_LINKS = 170
+C2C_MODE, C2C_LINKS = "nvmlDeviceGetC2cModeInfoV", 170
 C2C_FIELDS = (("status", 171, 535), ("speed", 172, 535))
 C2C_ERRORS = (("interrupt", 231, 570), ("replay", 232, 570), ("replay_back_to_back", 233, 570))
 """Reading or kind of error of one chip-to-chip link, its field id, and the driver branch that introduced it."""
@@ -105,6 +104,7 @@ _PEER_OF = {0: "gpu", 1: "npu", 2: "switch"}
 """nvmlNvLinkDeviceType_t."""
 
 FABRIC_INFO = "nvmlDeviceGetGpuFabricInfoV"
+_C2C_MODE = struct.Struct("<I4x")
 _FABRIC_V3, _FABRIC_V2 = struct.Struct("<I16sIIB3xIB3x"), struct.Struct("<I16sIIB3xI")
 
 _BATCH_SIZE = 120
@@ -221,11 +221,25 @@ def _nvlink_corrections(context: Context) -> Value:
     return _query_fields(context, "nvlink corrections", CORRECTED, links)
 
 
-def _c2c_fields(context: Context) -> Value:
-    count = context.cache.get_or_create("c2c links", lambda: _query_count(context, C2C_LINKS))
+def _c2c_links(context: Context) -> int:
+    """Return the number of chip-to-chip links. Raises NVMLError if there are none, or if their number is unknown."""
+    count: int = context.cache.get_or_create("c2c links", lambda: _query_count(context, C2C_LINKS))
     if not count:
         check(context, NOT_SUPPORTED)
+    return count
+
+
+def _c2c_fields(context: Context) -> Value:
+    count = _c2c_links(context)
     return _query_fields(context, "c2c fields", C2C_FIELDS + C2C_ERRORS, count)
+
+
+def _c2c_mode(context: Context) -> Value:
+    """Query the mode, 0 or 1. Raises NVMLError for 0 without links: the driver returns it also then (H100, H200)."""
+    (mode,) = read_struct(context, C2C_MODE, _C2C_MODE)
+    if not mode:
+        _c2c_links(context)
+    return [mode]
 
 
 def _fabric_v3(context: Context) -> Value:
@@ -259,7 +273,7 @@ CALLS: Calls = {
         custom("NVLink corrections", _nvlink_corrections, inner=(FIELD_VALUES,)),
         custom("NVLink peers", _link_peers, inner=(FIELD_VALUES, NVLINK_STATE, NVLINK_PEER)),
         custom("linked GPUs", _linked_gpus, inner=(FIELD_VALUES, NVLINK_STATE, NVLINK_PEER, NVLINK_PEER_PCI)),
-        raw_struct("nvmlDeviceGetC2cModeInfoV", "<I4x"),
+        custom(C2C_MODE, _c2c_mode, inner=(FIELD_VALUES,)),
     ),
 }
 

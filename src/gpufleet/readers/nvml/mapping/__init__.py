@@ -5,11 +5,14 @@ from collections.abc import Iterable, Mapping
 
 from gpufleet.fleet.board import (
     ECC,
+    METRIC_OF_ENGINE,
     METRICS_OF_PART,
     drop_activity_without_memory,
     drop_attached_display,
     drop_empty_protected_memory,
     drop_fabric_defaults,
+    drop_mig_mode_in_guest,
+    drop_missing_engines,
     drop_rack_defaults,
     drop_zero_identities,
     ecc_count,
@@ -88,6 +91,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
     if lane is Lane.SLOW:
         dims = list(drop_fabric_defaults(values, dims))
         drop_empty_protected_memory(values)
+        drop_mig_mode_in_guest(values, "vgpu_guest" if modes.guest else None)
         if modes.mig:
             values = {name: in_mig_mode(name, value) for name, value in values.items()}
             dims = [_replaced(dim, in_mig_mode(dim.metric, dim.value)) for dim in dims]
@@ -109,7 +113,9 @@ def map_instance(record: InstanceRecord, lane: Lane, parts: Mapping[str, CallRes
 def _of_board(values: dict[str, Value | Absent], dims: Iterable[DimValue], parts: Mapping[str, CallResult]) -> Readings:
     """Return the readings, without values of parts that the board does not have, or that have no known mode."""
     dims = tuple(dims)
-    lacks = [part for part, answer in parts.items() if _is_lacking(answer)]
+    lacking = [part for part, answer in parts.items() if _is_lacking(answer)]
+    lacks = [part for part in lacking if part in METRICS_OF_PART]
+    drop_missing_engines(values, [part for part in lacking if part in METRIC_OF_ENGINE])
     for name in {name for part in lacks for name in METRICS_OF_PART[part]} & values.keys():
         values[name] = part_absence(name, values[name], lacks, name)
     if lacks:
