@@ -306,6 +306,30 @@ def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]])
     return _ECC_ON if any(_is_error_count(metric, value) for metric, value in counts) else mode
 
 
+def drop_defaults(
+    values: MutableMapping[str, Value | Absent],
+    dims: Collection[DimValue],
+    name: Value | Absent | None,
+    virtualization: Value | Absent | None,
+) -> tuple[DimValue, ...]:
+    """Replace the driver's defaults for what a board does not have, except ECC counts.
+
+    Args:
+        values: readings of a GPU, changed in place.
+        dims: readings of the same GPU with dimensions. They are returned, changed likewise.
+        name, virtualization: readings of `gpu_name` and `gpu_virtualization_mode`; None if the source has none.
+    """
+    drop_rack_defaults(values)
+    drop_zero_identities(values)
+    drop_attached_display(values)
+    drop_empty_protected_memory(values)
+    drop_activity_without_memory(values)
+    drop_c2c_mode_without_links(values, dims)
+    drop_missing_engines(values, lacking_engines(name))
+    drop_mig_mode_in_guest(values, virtualization)
+    return drop_fabric_defaults(values, dims)
+
+
 DECIDING = frozenset(
     {CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, FABRIC_CLUSTER, PROTECTED_TOTAL, DISPLAY_ACTIVE, NAME, VIRTUALIZATION}
 )
@@ -334,14 +358,7 @@ def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None 
     if not may_have_defaults(sample):
         return sample
     values = {**(known or {}), **sample.values}
-    drop_rack_defaults(values)
-    drop_zero_identities(values)
-    drop_attached_display(values)
-    drop_empty_protected_memory(values)
-    drop_c2c_mode_without_links(values, sample.dims)
-    drop_missing_engines(values, lacking_engines(values.get(NAME)))
-    drop_mig_mode_in_guest(values, values.get(VIRTUALIZATION))
-    dims = drop_fabric_defaults(values, sample.dims)
+    dims = drop_defaults(values, sample.dims, values.get(NAME), values.get(VIRTUALIZATION))
     values = {name: values[name] for name in sample.values}
     if (values, dims) == (sample.values, sample.dims):
         return sample

@@ -7,19 +7,7 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
-from gpufleet.fleet.board import (
-    drop_activity_without_memory,
-    drop_attached_display,
-    drop_c2c_mode_without_links,
-    drop_empty_protected_memory,
-    drop_fabric_defaults,
-    drop_mig_mode_in_guest,
-    drop_missing_engines,
-    drop_rack_defaults,
-    drop_zero_identities,
-    ecc_count,
-    in_mig_mode,
-)
+from gpufleet.fleet.board import drop_defaults, drop_missing_engines, ecc_count, in_mig_mode
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -173,15 +161,8 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
         if modes.ecc is False and all(_is_unsupported(value) for _, value in table):
             table = [(absence_labels(name), table[0][1])]
         dims += [DimValue(name, labels, value) for labels, value in table]
-    drop_rack_defaults(values)
-    drop_zero_identities(values)
-    drop_attached_display(values)
-    drop_empty_protected_memory(values)
-    drop_activity_without_memory(values)
-    drop_c2c_mode_without_links(values, dims)
-    drop_missing_engines(values, lacking_engines(_product_name(record)))
-    drop_mig_mode_in_guest(values, "vgpu_guest" if modes.guest else None)
-    return values, drop_fabric_defaults(values, dims)
+    virtualization = "vgpu_guest" if modes.guest else None
+    return values, drop_defaults(values, dims, _product_name(record), virtualization)
 
 
 def _tables(lane: Lane, requested: RequestedMetrics) -> list[str]:
