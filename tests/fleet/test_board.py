@@ -11,23 +11,22 @@ from gpufleet.fleet.board import (
     drop_activity_without_memory,
     drop_attached_display,
     drop_board_defaults,
-    drop_c2c_mode_without_links,
     drop_counts_without_ecc,
     drop_empty_protected_memory,
     drop_fabric_defaults,
-    drop_mig_mode_in_guest,
-    drop_missing_engines,
+    drop_mig_mode_of_guest,
     drop_rack_defaults,
     drop_readiness_without_confidential_mode,
+    drop_unproven_engines,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
     part_absence,
     proven_ecc_mode,
+    unproven_engines,
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.engines import ENCODER, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -249,41 +248,56 @@ def test_attached_display_counts_only_while_it_is_active() -> None:
         assert values == {"gpu_display_attached": value, "gpu_display_active": active}
 
 
-@pytest.mark.parametrize(("mode", "found"), [(0, Absent(Reason.NO_DATA, "gpu_c2c_enabled")), (1, 1)])
-def test_disabled_chip_to_chip_link_needs_a_link(mode: int, found: Value | Absent) -> None:
-    values: dict[str, Value | Absent] = {"gpu_c2c_enabled": mode}
-    unsupported = DimValue("gpu_c2c_link_up", ("0",), Absent(Reason.NOT_SUPPORTED))
-    drop_c2c_mode_without_links(values, [DimValue("gpu_c2c_link_up", ("0",), 0)])
-    assert values == {"gpu_c2c_enabled": mode}
-    drop_c2c_mode_without_links(values, [unsupported])
-    assert values == {"gpu_c2c_enabled": found}
+ENCODER_USE, JPEG_USE = METRIC_OF_ENGINE.values()
 
 
-def test_utilization_of_an_engine_needs_the_engine() -> None:
-    encoder, jpeg = "gpu_encoder_utilization_ratio", "gpu_jpeg_utilization_ratio"
-    idle: dict[str, Value | Absent] = {encoder: 0.0, jpeg: 0.0}
-    for name, lacked in (("NVIDIA H200", encoder), ("Tesla T4", jpeg), ("NVIDIA L40S", None), (None, None)):
-        values = dict(idle)
-        drop_missing_engines(values, lacking_engines(name))
-        assert values == {one: Absent(Reason.NOT_SUPPORTED, one) if one == lacked else 0.0 for one in idle}
-    lost = Absent(Reason.GPU_LOST)
-    values = dict.fromkeys(idle, lost)
-    drop_missing_engines(values, [ENCODER])
-    assert values == dict.fromkeys(idle, lost)
-    values = {encoder: 0.25}
-    drop_missing_engines(values, [ENCODER])
-    assert values == {encoder: 0.25}
+@pytest.mark.parametrize(
+    ("product", "lacked", "reason"),
+    [
+        ("NVIDIA H200", {ENCODER_USE}, Reason.NOT_SUPPORTED),
+        ("GRID A100-20C", {ENCODER_USE}, Reason.NOT_SUPPORTED),
+        ("Tesla T4", {JPEG_USE}, Reason.NOT_SUPPORTED),
+        ("NVIDIA L40S", set(), None),
+        (None, {ENCODER_USE, JPEG_USE}, Reason.NO_DATA),
+        (Absent(Reason.TIMEOUT), {ENCODER_USE, JPEG_USE}, Reason.NO_DATA),
+    ],
+)
+def test_use_of_an_engine_of_zero_needs_the_engine(
+    product: Value | Absent | None, lacked: set[str], reason: Reason | None
+) -> None:
+    values: dict[str, Value | Absent] = {ENCODER_USE: 0.0, JPEG_USE: 0.0}
+    drop_unproven_engines(values, unproven_engines(product))
+    absent = {name: value.reason for name, value in values.items() if isinstance(value, Absent)}
+    assert absent == dict.fromkeys(lacked, reason)
 
 
-def test_disabled_mig_mode_of_a_vgpu_guest_is_none() -> None:
-    off: dict[str, Value | Absent] = {"gpu_mig_mode": "disabled", "gpu_mig_mode_pending": "disabled"}
+@pytest.mark.parametrize("value", [0.25, Absent(Reason.GPU_LOST)])
+def test_measured_use_of_an_engine_and_failures_stay(value: Value | Absent) -> None:
+    values = {ENCODER_USE: value}
+    drop_unproven_engines(values, unproven_engines("NVIDIA H200"))
+    assert values == {ENCODER_USE: value}
+
+
+@pytest.mark.parametrize(
+    ("product", "virtualization", "reason"),
+    [
+        ("NVIDIA RTXA6000-24Q", None, Reason.NOT_IN_GUEST),
+        (None, "vgpu_guest", Reason.NOT_IN_GUEST),
+        (None, None, None),
+        ("NVIDIA RTX A6000", None, None),
+        (None, "none", None),
+    ],
+)
+def test_disabled_mig_mode_needs_a_physical_gpu(
+    product: str | None, virtualization: str | None, reason: Reason | None
+) -> None:
+    values: dict[str, Value | Absent] = {"gpu_mig_mode": "disabled", "gpu_mig_mode_pending": "disabled"}
     on: dict[str, Value | Absent] = {"gpu_mig_mode": "enabled"}
-    for before, role in ((off, "none"), (off, None), (on, "vgpu_guest")):
-        values = dict(before)
-        drop_mig_mode_in_guest(values, role)
-        assert values == before
-    drop_mig_mode_in_guest(off, "vgpu_guest")
-    assert off == {name: Absent(Reason.NOT_IN_GUEST, name) for name in off}
+    drop_mig_mode_of_guest(values, product, virtualization)
+    drop_mig_mode_of_guest(on, product, virtualization)
+    found = "disabled" if reason is None else reason
+    assert [one.reason if isinstance(one, Absent) else one for one in values.values()] == [found, found]
+    assert on == {"gpu_mig_mode": "enabled"}
 
 
 def test_clique_counts_only_in_a_known_cluster() -> None:

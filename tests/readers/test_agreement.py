@@ -117,7 +117,8 @@ def test_exporter_of_the_same_cells_agrees(name: str) -> None:
     rows, page = PAIRS[name][1], imported(TABLES[name])
     both = rows.keys() & page.keys()
     assert len(both) > 5
-    assert {key: (rows[key], page[key]) for key in both if rows[key] != page[key]} == {}
+    different = {key for key in both if (reason(rows[key]) or rows[key]) != (reason(page[key]) or page[key])}
+    assert {key: (rows[key], page[key]) for key in different} == {}
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -106,6 +106,7 @@ _TIMED = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowd
 _BANKS = ("max", "high", "partial", "low", "none")
 _PAGES = {"single_bit_ecc_count": "single_bit", "double_bit_count": "double_bit"}
 _LOCATIONS = ("dram", "sram")
+_ZERO = {"gpu_memory_temperature_celsius": Reason.NOT_SUPPORTED, "gpu_c2c_enabled": Reason.NO_DATA}
 
 
 def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[str, ...] = ()) -> FamilyMapping:
@@ -115,7 +116,7 @@ def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[
         of=_GPU,
         labels=labels,
         states=states,
-        zero=Reason.NOT_SUPPORTED if metric == "gpu_memory_temperature_celsius" else None,
+        zero=_ZERO.get(metric),
         counter=name in ("energy_joules_total", "xid_errors_total"),
     )
 

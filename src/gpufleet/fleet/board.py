@@ -9,7 +9,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.engines import ENCODER, JPEG, lacking_engines
+from gpufleet.model.engines import ENCODER, JPEG, is_vgpu_type, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -72,9 +72,8 @@ MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_r
 
 DISPLAY_ATTACHED, DISPLAY_ACTIVE = "gpu_display_attached", "gpu_display_active"
 
-C2C_MODE, C2C_LINK = "gpu_c2c_enabled", "gpu_c2c_link_up"
-
-NAME, VIRTUALIZATION, MIG_MODES = "gpu_name", "gpu_virtualization_mode", ("gpu_mig_mode", "gpu_mig_mode_pending")
+NAME, VGPU_TYPE, VIRTUALIZATION = "gpu_name", "vgpu_type", "gpu_virtualization_mode"
+MIG_MODES = ("gpu_mig_mode", "gpu_mig_mode_pending")
 
 HIDDEN_BY_MIG = frozenset(
     {
@@ -212,40 +211,44 @@ def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) ->
         values[MEMORY_ACTIVITY] = total
 
 
-def drop_c2c_mode_without_links(values: MutableMapping[str, Value | Absent], dims: Iterable[DimValue]) -> None:
-    """Replace a disabled chip-to-chip link by `no_data`, unless the same readings show a chip-to-chip link.
+def unproven_engines(product: Value | Absent | None) -> dict[str, Absent]:
+    """Return the engines that the chip lacks or may lack, and the reason for which a use of 0 is no measurement.
 
-    The driver reports `Disabled` also for boards without such links (seen on H100 and H200).
+    Args:
+        product: product name of the GPU, or type of the vGPU; an absence or None if it is not known.
     """
-    has_links = any(dim.metric == C2C_LINK and not isinstance(dim.value, Absent) for dim in dims)
-    if values.get(C2C_MODE) == 0 and not has_links:
-        values[C2C_MODE] = Absent(Reason.NO_DATA, C2C_MODE)
+    if not isinstance(product, str):
+        return dict.fromkeys(METRIC_OF_ENGINE, Absent(Reason.NO_DATA, NAME))
+    return {engine: Absent(Reason.NOT_SUPPORTED, METRIC_OF_ENGINE[engine]) for engine in lacking_engines(product)}
 
 
-def drop_missing_engines(values: MutableMapping[str, Value | Absent], lacking: Iterable[str]) -> None:
-    """Replace a utilisation of 0 by `not_supported` if the chip lacks the engine.
+def drop_unproven_engines(values: MutableMapping[str, Value | Absent], unproven: Mapping[str, Absent]) -> None:
+    """Replace a use of 0 of engines by the reason for which it is no measurement.
 
     Args:
         values: readings of a GPU or vGPU.
-        lacking: result of `lacking_engines` for the GPU.
+        unproven: result of `unproven_engines`.
     """
-    for engine in lacking:
-        metric = METRIC_OF_ENGINE[engine]
-        if values.get(metric) == 0:
-            values[metric] = Absent(Reason.NOT_SUPPORTED, metric)
+    for engine, why in unproven.items():
+        if values.get(METRIC_OF_ENGINE[engine]) == 0:
+            values[METRIC_OF_ENGINE[engine]] = why
 
 
-def drop_mig_mode_in_guest(values: MutableMapping[str, Value | Absent], virtualization: Value | Absent | None) -> None:
-    """Replace a disabled MIG mode of the device of a vGPU guest by `not_in_guest`.
+def drop_mig_mode_of_guest(
+    values: MutableMapping[str, Value | Absent], product: Value | Absent | None, virtualization: Value | Absent | None
+) -> None:
+    """Replace a disabled MIG mode of a vGPU guest's device by `not_in_guest`.
 
     The guest's driver reports it also for chips without MIG (seen on A6000-24Q). A vGPU on a MIG device has it enabled.
 
     Args:
         values: readings of the GPU.
-        virtualization: reading of `gpu_virtualization_mode`; None if its source has none.
+        product: product name, which is the vGPU type in a guest.
+        virtualization: reading of `gpu_virtualization_mode`. Both are None if their source has none.
     """
+    is_guest = virtualization == "vgpu_guest" or (isinstance(product, str) and is_vgpu_type(product))
     for name in MIG_MODES:
-        if virtualization == "vgpu_guest" and values.get(name) == "disabled":
+        if is_guest and values.get(name) == "disabled":
             values[name] = Absent(Reason.NOT_IN_GUEST, name)
 
 
@@ -308,8 +311,8 @@ def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]])
 
 def drop_defaults(
     values: MutableMapping[str, Value | Absent],
-    dims: Collection[DimValue],
-    name: Value | Absent | None,
+    dims: Iterable[DimValue],
+    product: Value | Absent | None,
     virtualization: Value | Absent | None,
 ) -> tuple[DimValue, ...]:
     """Replace the driver's defaults for what a board does not have, except ECC counts.
@@ -317,26 +320,28 @@ def drop_defaults(
     Args:
         values: readings of a GPU, changed in place.
         dims: readings of the same GPU with dimensions. They are returned, changed likewise.
-        name, virtualization: readings of `gpu_name` and `gpu_virtualization_mode`; None if the source has none.
+        product, virtualization: as for `drop_mig_mode_of_guest`.
     """
     drop_rack_defaults(values)
     drop_zero_identities(values)
     drop_attached_display(values)
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
-    drop_c2c_mode_without_links(values, dims)
-    drop_missing_engines(values, lacking_engines(name))
-    drop_mig_mode_in_guest(values, virtualization)
+    drop_unproven_engines(values, unproven_engines(product))
+    drop_mig_mode_of_guest(values, product, virtualization)
     return drop_fabric_defaults(values, dims)
 
 
 DECIDING = frozenset(
-    {CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, FABRIC_CLUSTER, PROTECTED_TOTAL, DISPLAY_ACTIVE, NAME, VIRTUALIZATION}
+    {
+        *(CHASSIS_SERIAL, *RACK_PLACE, FABRIC_STATE, FABRIC_CLUSTER, PROTECTED_TOTAL, DISPLAY_ACTIVE),
+        *(NAME, VGPU_TYPE, VIRTUALIZATION),
+    }
 )
 """Metrics whose readings decide whether other readings of the board are defaults."""
 
-_WITH_DEFAULTS = (DECIDING - {NAME, VIRTUALIZATION}) | {
-    *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED, C2C_MODE, *MIG_MODES),
+_WITH_DEFAULTS = (DECIDING - {NAME, VGPU_TYPE, VIRTUALIZATION}) | {
+    *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED, *MIG_MODES),
     *METRIC_OF_ENGINE.values(),
 }
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
@@ -355,10 +360,11 @@ def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None 
         sample: of a page, or of a part of it.
         known: readings of `DECIDING` in other parts.
     """
-    if not may_have_defaults(sample):
+    if sample.view is None or not may_have_defaults(sample):
         return sample
     values = {**(known or {}), **sample.values}
-    dims = drop_defaults(values, sample.dims, values.get(NAME), values.get(VIRTUALIZATION))
+    product = values.get(VGPU_TYPE if sample.view.kind is ViewKind.VGPU else NAME)
+    dims = drop_defaults(values, sample.dims, product, values.get(VIRTUALIZATION))
     values = {name: values[name] for name in sample.values}
     if (values, dims) == (sample.values, sample.dims):
         return sample

@@ -1,4 +1,4 @@
-"""Engines of a chip whose utilisation the driver reports as 0 where the chip does not have them.
+"""Product names of GPUs: engines that their chips lack although the driver reports 0, and vGPU types.
 
 NVML, nvidia-smi and DCGM report no engine counts of a whole GPU, so the product name decides. Sources: NVIDIA's support
 matrix of video encoders, its documentation of nvJPEG (hardware decoding: GA100, Hopper, Ada and later), and the engines
@@ -13,7 +13,7 @@ ENCODER, JPEG = "encoder", "jpeg"
 _DATA_CENTRE = r"\b(?:A(?:30|100|800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b"
 """GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
 _TURING = (
-    r"\bT(?:4G?|10|40|[1-9]\d{2,3})\b|\bQuadro RTX [3-8]000\b|\bRTX[568]000-\d|"
+    r"\bT(?:4G?|10|40|[1-9]\d{2,3})\b|\bQuadro RTX [3-8]000\b|\bRTX[568]000P?-\d|"
     r"\bGTX 16[356]0\b|\bRTX 20[5-8]0\b|\bTITAN RTX\b|\bMX[45]50\b"
 )
 _GA10X = r"\bA(?:2|10[GM]?|16|40)\b|\bRTX ?A\d{3,4}\b|\bRTX 30[5-9]0\b"
@@ -22,13 +22,18 @@ _CHIPS_WITHOUT = {ENCODER: re.compile(_DATA_CENTRE), JPEG: re.compile(f"{_TURING
 
 
 @functools.lru_cache(maxsize=1024)
-def lacking_engines(name: object) -> tuple[str, ...]:
+def lacking_engines(product: str) -> tuple[str, ...]:
     """Return the engines that the chip of a product is known to lack: `ENCODER`, `JPEG`, both or none.
 
     Args:
-        name: product name or vGPU type as the driver reports it, such as `NVIDIA H100 80GB HBM3`. If it is no text,
-            such as an absence, nothing is known.
+        product: product name or vGPU type as the driver reports it, such as `NVIDIA H100 80GB HBM3`.
     """
-    if not isinstance(name, str):
-        return ()
-    return tuple([engine for engine, chips in _CHIPS_WITHOUT.items() if chips.search(name)])
+    return tuple([engine for engine, chips in _CHIPS_WITHOUT.items() if chips.search(product)])
+
+
+_VGPU_TYPE = re.compile(r"-\d{1,3}[ABCQ](?:ME)?\Z")
+
+
+def is_vgpu_type(product: str) -> bool:
+    """Return whether a product name is a vGPU type, such as `NVIDIA A40-48Q` or `GRID A100D-1-10C`."""
+    return _VGPU_TYPE.search(product) is not None

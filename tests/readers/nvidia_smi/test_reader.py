@@ -47,6 +47,8 @@ async def test_eight_gpus_on_every_lane(reader: NvidiaSmiReader) -> None:
     assert first.values["gpu_memory_used_bytes"] == 32362 << 20
     assert first.values["gpu_power_watts"] == 627.40
     assert first.values["gpu_utilization_ratio"] == 1.0
+    encoder = "gpu_encoder_utilization_ratio"
+    assert first.values[encoder] == Absent(Reason.NOT_SUPPORTED, encoder)  # 0 %, of an H200
     assert first.values["gpu_state"] == "ok"
 
 
@@ -102,6 +104,7 @@ def mig(tmp_path: Path) -> FakeNvidiaSmi:
         **scenario_of_capture("capture-h200-mig__590.48.01.txt", "idle")["rows"][0],
         "uuid": A100,
         "pci.bus_id": "00000000:01:00.0",
+        "name": "NVIDIA A100-SXM4-80GB",
     }
     return FakeNvidiaSmi(
         tmp_path,

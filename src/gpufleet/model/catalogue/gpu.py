@@ -28,6 +28,7 @@ MIG_ON = Absence(
 )
 NO_ENCODER = Absence(Reason.NOT_SUPPORTED, "the chip has no video encoder, such as A100, H100, H200 and B200")
 NO_JPEG = Absence(Reason.NOT_SUPPORTED, "the chip has no JPEG engine, such as those of Turing and GA10x")
+UNKNOWN_CHIP = Absence(Reason.NO_DATA, "it is 0, and the product is not known: the chip may have none")
 NO_MEMORY = Absence(Reason.NOT_SUPPORTED, "the GPU uses the memory of its CPU and has none of its own")
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
@@ -63,7 +64,7 @@ GPU_METRICS = (
     _row(3, "gpu_encoder_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the video encoder ran",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetEncoderUtilization",), dcgm=(206,),
-         smi=("utilization.encoder",), absent=(MIG_ON, NO_ENCODER), otel="hw.gpu.utilization"),
+         smi=("utilization.encoder",), absent=(MIG_ON, NO_ENCODER, UNKNOWN_CHIP), otel="hw.gpu.utilization"),
     _row(4, "gpu_decoder_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the video decoder ran",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetDecoderUtilization",), dcgm=(207,),
@@ -71,7 +72,7 @@ GPU_METRICS = (
     _row(5, "gpu_jpeg_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the JPEG engine ran",
          high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetJpgUtilization",), smi=("utilization.jpeg",),
-         absent=(MIG_ON, NO_JPEG, OLD_DRIVER)),
+         absent=(MIG_ON, NO_JPEG, UNKNOWN_CHIP, OLD_DRIVER)),
     _row(6, "gpu_ofa_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the optical flow accelerator ran",
          high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetOfaUtilization",), smi=("utilization.ofa",),

@@ -24,7 +24,7 @@ NO_NVLINK = Absence(Reason.NOT_SUPPORTED, "the board has no NVLink, or MIG mode 
 OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip uses other counters")
 NO_FABRIC = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of an NVLink fabric")
 NOT_JOINED = Absence(Reason.NO_DATA, "the GPU has not joined its fabric yet")
-UNPROVEN_C2C = Absence(Reason.NO_DATA, "the driver reports a disabled link, and nothing shows that the board has one")
+UNPROVEN_C2C = Absence(Reason.NO_DATA, "nvidia-smi prints `Disabled`, also for boards without such a link")
 NO_C2C = Absence(Reason.NOT_SUPPORTED, "the GPU has no chip-to-chip link to a CPU")
 
 ONE_HOST = Absence(Reason.NO_DATA, "the fabric does not span hosts")

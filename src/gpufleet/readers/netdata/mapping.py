@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.board import drop_missing_engines
+from gpufleet.fleet.board import drop_unproven_engines, unproven_engines
 from gpufleet.fleet.lxcfs import OF_LXCFS, wrote_meminfo
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
-from gpufleet.model.engines import lacking_engines
 from gpufleet.model.errors import WireError
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.netdata.parse import Chart
@@ -179,7 +178,7 @@ def map_gpu(group: GpuCharts, newest: int) -> ChartReadings:
     values[STATE] = _performance_state(group, newest, used)
     (fan_chart,) = [name for name in _FANS if (name == "fan_speed_perc") == group.uuid]
     fan = _read(ChartRow(FAN, fan_chart, _FANS[fan_chart], _percent), group.charts.get(fan_chart), newest, used)
-    drop_missing_engines(values, lacking_engines(product_name(group)))
+    drop_unproven_engines(values, unproven_engines(product_name(group)))
     return ChartReadings(values, (DimValue(FAN, ("0",), fan),), min(used, default=None))
 
 

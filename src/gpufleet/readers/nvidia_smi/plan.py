@@ -26,7 +26,7 @@ APPS_COLUMNS = ("gpu_uuid", "pid", "used_memory")
 APPS = (f"--query-compute-apps={','.join(APPS_COLUMNS)}", "--format=csv,noheader")
 
 IDENTITY = (
-    *("pci.bus_id", "index", "count", "driver_version", "kmd_version", "mig.mode.current"),
+    *("pci.bus_id", "index", "count", "name", "driver_version", "kmd_version", "mig.mode.current"),
     *(ECC_QUERY, RESET_QUERY),
 )
 """Fields of every table, if supported. `uuid` is the last column, so that a truncated row is detected."""

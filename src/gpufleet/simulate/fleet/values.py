@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.board import drop_missing_engines
+from gpufleet.fleet.board import drop_unproven_engines, unproven_engines
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -16,7 +16,6 @@ from gpufleet.model.device_state import HUNG as HUNG_STATE
 from gpufleet.model.device_state import LOST as LOST_STATE
 from gpufleet.model.device_state import RESET_REQUIRED as RESET_STATE
 from gpufleet.model.device_state import UNREADABLE
-from gpufleet.model.engines import lacking_engines
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB, MIG_SLICES
@@ -243,7 +242,7 @@ def gpu_fast(gpu: FleetGpu, at: int, booted_at: int, now: GpuActivity) -> Readin
         readings |= _NO_HBM
     if not model.nvlink_bytes:
         readings |= _NO_NVLINK
-    drop_missing_engines(readings, lacking_engines(model.name))
+    drop_unproven_engines(readings, unproven_engines(model.name))
     if any(part.slot for part in gpu.parts):
         readings |= {name: why for name, why in _CUT_GPU.items() if name in readings}
     return readings if now.absent is None else _unavailable(readings, now.absent)
@@ -368,7 +367,7 @@ def vgpu_fast(part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
         "vgpu_vm_id": part.vm,
         "vgpu_vm_id_kind": "uuid",
     }
-    drop_missing_engines(readings, lacking_engines(part.vgpu_type))
+    drop_unproven_engines(readings, unproven_engines(part.vgpu_type))
     return readings if absent is None else dict.fromkeys(readings, absent)
 
 

@@ -6,18 +6,18 @@ from typing import NamedTuple
 from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.fleet.board import (
     drop_activity_without_memory,
-    drop_mig_mode_in_guest,
-    drop_missing_engines,
+    drop_mig_mode_of_guest,
+    drop_unproven_engines,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
     proven_ecc_mode,
+    unproven_engines,
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.gpu_errors import ROW_AVAILABILITY
-from gpufleet.model.engines import lacking_engines
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, every_field, fields_of, read_row
 from gpufleet.readers.dcgm.mapping.units import (
@@ -175,8 +175,9 @@ def map_device(
     if modes.mig:
         rows = {row: in_mig_mode(row.metric, value) for row, value in rows.items()}
     readings = _readings(lane, rows)
-    drop_mig_mode_in_guest(readings.values, "vgpu_guest" if modes.guest else None)
-    drop_missing_engines(readings.values, lacking_engines(read_row(_NAME_ROW, values, modes, unknown)))
+    product = read_row(_NAME_ROW, values, modes, unknown)
+    drop_unproven_engines(readings.values, unproven_engines(product))
+    drop_mig_mode_of_guest(readings.values, product, "vgpu_guest" if modes.guest else "none")
     return readings
 
 

@@ -7,14 +7,13 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
-from gpufleet.fleet.board import drop_defaults, drop_missing_engines, ecc_count, in_mig_mode
+from gpufleet.fleet.board import drop_defaults, drop_unproven_engines, ecc_count, in_mig_mode, unproven_engines
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.metric import GpuRole
 from gpufleet.model.device_state import STATE_OF_REASON, is_failure
 from gpufleet.model.driver_texts import text_reason
-from gpufleet.model.engines import lacking_engines
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
@@ -228,7 +227,8 @@ def map_vgpu(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> MetricVa
     if lane is Lane.FAST and isinstance(machine, str):
         values[VGPU_MACHINE] = machine.lower()
         values[VGPU_MACHINE_KIND] = "uuid"
-    drop_missing_engines(values, lacking_engines(_product_name(parent)))
+    product = _product_name(parent) or record.leaves.get(VGPU_PATHS["vgpu_type"][0])
+    drop_unproven_engines(values, unproven_engines(product))
     return values
 
 

@@ -16,8 +16,11 @@ _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.[0-9]{1,9})? ?([A-Za-z%][A-Za-z%()/]{0,
 _NO_VALUE = 0xFFFF_FFFF
 """NVML's 32-bit sentinel for no value. The 64-bit sentinel has more digits than are accepted here."""
 
-_SENSORS = frozenset({"gpu_memory_temperature_celsius"})
-"""Sensors that a board can lack: the driver reports 0 then (seen on boards without HBM)."""
+_ZERO = {"gpu_memory_temperature_celsius": Reason.NOT_SUPPORTED, "gpu_c2c_enabled": Reason.NO_DATA}
+"""What 0 means for boards that can lack a thing: the driver reports 0 or `Disabled` then.
+
+Seen on boards without HBM (memory temperature), and on H100 and H200 (chip-to-chip link).
+"""
 
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _PERFORMANCE_STATE = re.compile(r"P([0-9]{1,2})", re.ASCII)
@@ -103,7 +106,7 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
     if metric.type is ValueType.TEXT:
         return _text(metric, text, label)
     value = _checked(metric, _number(metric, text), label)
-    return Absent(Reason.NOT_SUPPORTED, label) if value == 0 and metric.name in _SENSORS else value
+    return Absent(_ZERO[metric.name], label) if value == 0 and metric.name in _ZERO else value
 
 
 def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:

@@ -11,16 +11,16 @@ from gpufleet.fleet.board import (
     drop_attached_display,
     drop_empty_protected_memory,
     drop_fabric_defaults,
-    drop_mig_mode_in_guest,
-    drop_missing_engines,
+    drop_mig_mode_of_guest,
     drop_rack_defaults,
+    drop_unproven_engines,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
     part_absence,
     proven_ecc_mode,
 )
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
@@ -91,7 +91,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
     if lane is Lane.SLOW:
         dims = list(drop_fabric_defaults(values, dims))
         drop_empty_protected_memory(values)
-        drop_mig_mode_in_guest(values, "vgpu_guest" if modes.guest else None)
+        drop_mig_mode_of_guest(values, None, "vgpu_guest" if modes.guest else "none")
         if modes.mig:
             values = {name: in_mig_mode(name, value) for name, value in values.items()}
             dims = [_replaced(dim, in_mig_mode(dim.metric, dim.value)) for dim in dims]
@@ -113,9 +113,8 @@ def map_instance(record: InstanceRecord, lane: Lane, parts: Mapping[str, CallRes
 def _of_board(values: dict[str, Value | Absent], dims: Iterable[DimValue], parts: Mapping[str, CallResult]) -> Readings:
     """Return the readings, without values of parts that the board does not have, or that have no known mode."""
     dims = tuple(dims)
-    lacking = [part for part, answer in parts.items() if _is_lacking(answer)]
-    lacks = [part for part in lacking if part in METRICS_OF_PART]
-    drop_missing_engines(values, [part for part in lacking if part in METRIC_OF_ENGINE])
+    lacks = [part for part in METRICS_OF_PART if part in parts and _is_lacking(parts[part])]
+    drop_unproven_engines(values, _unproven_engines(parts))
     for name in {name for part in lacks for name in METRICS_OF_PART[part]} & values.keys():
         values[name] = part_absence(name, values[name], lacks, name)
     if lacks:
@@ -133,6 +132,18 @@ def _of_board(values: dict[str, Value | Absent], dims: Iterable[DimValue], parts
 
 def _replaced(dim: DimValue, value: Value | Absent) -> DimValue:
     return dim if value is dim.value else DimValue(dim.metric, dim.labels, value)
+
+
+def _unproven_engines(parts: Mapping[str, CallResult]) -> dict[str, Absent]:
+    """Return the engines that the board lacks, or whose product name failed to read, as `fleet.board` needs them."""
+    found = {}
+    for engine, metric in METRIC_OF_ENGINE.items():
+        answer = parts.get(engine)
+        if answer is not None and answer.code:
+            found[engine] = absence_of(answer.code, label_of(answer.breadcrumb), answer.value)
+        elif answer is not None and not answer.value:
+            found[engine] = Absent(Reason.NOT_SUPPORTED, metric)
+    return found
 
 
 def _is_lacking(answer: CallResult) -> bool:
