@@ -14,7 +14,7 @@ from gpufleet.channels.guest_shell import ShellFiles
 from gpufleet.channels.guest_shell.files import parse_errno, parse_frames
 from gpufleet.channels.guest_shell.shell import NAME, ShellReply, is_plain, script, sent_script
 from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
-from gpufleet.ports.channel import ExecResult, FetchPlan, FetchResult, Files
+from gpufleet.ports.channel import ExecResult, FetchPlan, FetchResult, Files, FilesystemStat
 from tests.channels.contract import FilesContract, FilesFactory
 
 
@@ -373,6 +373,31 @@ class TestAnswers:
         printed = b"".join(f"\n{nonce} f {path}\n".encode() + content for path, content in contents.items())
         fetched = parse_frames(printed + f"\n{nonce} end .\n".encode(), nonce, 1 << 20)
         assert fetched.files == contents
+
+    @pytest.mark.parametrize("free", ["18446744073709551615", "-1"])  # busybox, GNU coreutils
+    def test_sizes_are_unsigned_numbers_of_64_bits(self, free: str) -> None:
+        """CephFS reports 2^64-1 free files."""
+        printed = f"\nn s /data\n4096 1000 500 400 123456 {free}\n\nn end .\n".encode()
+        fetched = parse_frames(printed, "n", 100)
+        assert fetched.filesystems["/data"] == FilesystemStat(
+            size_bytes=4_096_000,
+            free_bytes=2_048_000,
+            available_bytes=1_638_400,
+            files=123_456,
+            files_free=2**64 - 1,
+        )
+        assert fetched.errors == {}
+
+    @pytest.mark.parametrize(
+        "sizes", ["", "4096 1000", "4096 1000 500 400 9 x", "4096 -1 500 400 9 9", f"4096 1000 500 400 9 {2**64}"]
+    )
+    def test_malformed_sizes_are_no_missing_path(self, sizes: str) -> None:
+        fetched = parse_frames(f"\nn s /data\n{sizes}\n\nn end .\n".encode(), "n", 100)
+        assert (fetched.filesystems, fetched.errors) == ({}, {"/data": "EPROTO"})
+
+    def test_error_of_sizes_is_that_of_the_guest(self) -> None:
+        printed = b"\nn s /data\n\nn e /data\nstat: /data: Permission denied\n\nn end .\n"
+        assert parse_frames(printed, "n", 100).errors == {"/data": "EACCES"}
 
     async def test_truncated_answer_is_refused(self) -> None:
         class Cut:

@@ -27,6 +27,11 @@ _FAILED = re.compile(rb"[^/\n]*(/[^'\n]*?)(?:'[^:\n]*)?: ([^:\n]+)")
 _FIRST = b"/dev/null"
 """Read before the other files, so that `head` always has several and prints headers."""
 
+_SIZES = re.compile(rb"(?:[0-9]{1,20} ){5}-?[0-9]{1,20}\s*")
+
+MAX_UNSIGNED = 2**64 - 1
+"""Largest number in the kernel's sizes of a file system."""
+
 _ERRNO_NAMES = {os.strerror(number): name for number, name in errno.errorcode.items()} | {
     # coreutils' text for ENOTSUP, which has the number of EOPNOTSUPP
     "Operation not supported": "EOPNOTSUPP",
@@ -70,7 +75,9 @@ def _take(fetched: FetchResult, kind: bytes, path: str, content: bytes, max_file
         fetched.links[path] = content.removesuffix(b"\n").decode("utf-8", "surrogateescape")
     elif kind == b"s":
         sizes = _parse_sizes(content)
-        if sizes is not None:
+        if sizes is None:
+            fetched.errors[path] = "EPROTO"
+        else:
             fetched.filesystems[path] = sizes
     elif kind == b"e":
         _take_error(fetched, path, content)
@@ -102,17 +109,21 @@ def parse_errno(message: bytes) -> str:
 
 
 def _parse_sizes(content: bytes) -> FilesystemStat | None:
-    """Parse `unit blocks free available files files-free`. Returns None if an error frame follows instead."""
-    fields = content.split()
-    if len(fields) != 6 or not all(field.isdigit() and len(field) < 20 for field in fields):
+    """Parse `unit blocks free available files files-free`. Returns None for other text or if an error frame follows.
+
+    GNU coreutils prints the free files of CephFS, 2^64-1, as a signed number: -1. busybox prints it unsigned.
+    """
+    if _SIZES.fullmatch(content) is None:
         return None
-    unit, blocks, free, available, inodes, inodes_free = map(int, fields)
+    unit, blocks, free, available, inodes, inodes_free = numbers = [int(field) for field in content.split()]
+    if max(numbers) > MAX_UNSIGNED or inodes_free < -(MAX_UNSIGNED >> 1) - 1:
+        return None
     return FilesystemStat(
         size_bytes=blocks * unit,
         free_bytes=free * unit,
         available_bytes=available * unit,
         files=inodes,
-        files_free=inodes_free,
+        files_free=inodes_free & MAX_UNSIGNED,
     )
 
 
