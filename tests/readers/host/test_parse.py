@@ -145,6 +145,16 @@ class TestUtilization:
         assert kernel.cpu_model(fields, "f") == "ARM implementer 0x41 part 0xd4f"
 
 
+@pytest.mark.parametrize("content", [b"0\n", b"0000000000\n", b"0" * 32, b"(none)\n", b"(None)\n", b"Default string\n"])
+def test_default_of_firmware_is_no_dmi_text(content: bytes) -> None:
+    with pytest.raises(WireError):
+        identity.parse_dmi_text(content, "f")
+
+
+def test_zeros_in_a_dmi_text_are_kept() -> None:
+    assert identity.parse_dmi_text(b"00000001000\n", "f") == "00000001000"
+
+
 class TestMounts:
     def test_mount_octal_escapes(self) -> None:
         (mount,) = storage.parse_mountinfo(rb"1 2 8:1 / /a\040b\134c\011d rw - ext4 /dev/x\040y rw", "f")

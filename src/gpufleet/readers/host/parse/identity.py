@@ -11,13 +11,13 @@ from gpufleet.readers.host.parse.text import decode, line, printable
 
 PLACEHOLDER_TEXTS = frozenset(
     (
-        "0", "00000000", "0123456789", "123456789", "1234567890", "chassis serial number", "default string", "empty",
+        "(none)", "0123456789", "123456789", "1234567890", "chassis serial number", "default string", "empty",
         "invalid", "n/a", "na", "none", "not applicable", "not available", "not specified", "o.e.m.", "oem", "sernum0",
         "serial number", "system manufacturer", "system product name", "system serial number", "to be filled by o.e.m.",
         "unknown",
     )
 )  # fmt: skip
-"""Default DMI texts of firmware, in lower case."""
+"""Default DMI texts of firmware, in lower case. Zeros of any length are one too."""
 
 
 def parse_system_uuid(content: bytes, where: str) -> str:
@@ -69,7 +69,7 @@ def parse_dmi_text(content: bytes, where: str) -> str:
         WireError: if the text is empty or a firmware default.
     """
     text = line(content, where)
-    if text.lower() in PLACEHOLDER_TEXTS:
+    if text.lower() in PLACEHOLDER_TEXTS or set(text) == {"0"}:
         raise WireError(where, f"{text!r} is a firmware default")
     return text
 
