@@ -101,6 +101,22 @@ async def test_unknown_fact_is_absent_and_not_zero(tmp_path: Path) -> None:
         assert facts[name, ""].value is None
 
 
+@pytest.mark.parametrize(
+    ("packages", "sockets", "reason"),
+    [(("-1", "-1"), None, Reason.NOT_REPORTED), (("0", "-1"), 1, None), (("0", "1"), 2, None)],
+)
+async def test_unknown_package_is_no_socket(
+    tmp_path: Path, packages: tuple[str, ...], sockets: int | None, reason: Reason | None
+) -> None:
+    plant(TREE, tmp_path)
+    paths = sorted((tmp_path / "sys/devices/system/cpu").glob("cpu*/topology/physical_package_id"))
+    for path, package in zip(paths, packages, strict=True):
+        path.write_text(f"{package}\n")
+    _, facts = await probed(tmp_path)
+    found = facts["host_cpu_sockets", ""]
+    assert (found.value, found.absent) == (sockets, reason)
+
+
 async def test_root_without_a_size_is_not_empty(tmp_path: Path) -> None:
     class Diskless:
         async def fetch(self, plan: FetchPlan) -> FetchResult:

@@ -73,6 +73,11 @@ KERNEL_MODULES = {
 }
 """Fact to the kernel module of a prerequisite of GPUDirect."""
 
+UNKNOWN_PACKAGE = "-1"
+"""Package of a processor if the kernel does not know it."""
+
+NO_PACKAGE = Absent(Reason.NOT_REPORTED, "the kernel does not know the packages")
+
 MAX_GPUS = 64
 """Maximum number of GPUs with facts of their own."""
 
@@ -168,8 +173,9 @@ def add_link_fact(source: FetchedFiles, addresses: tuple[str, ...], into: FactLi
 
 
 def _add_topology(source: FetchedFiles, into: FactList) -> None:
-    packages = _texts(source, f"{CPU}/", "topology/physical_package_id")
-    sockets: int | Absent = len(set(packages.values())) or source.absence(f"{CPU}/cpu0/topology/physical_package_id")
+    packages = set(_texts(source, f"{CPU}/", "topology/physical_package_id").values())
+    unknown = NO_PACKAGE if packages else source.absence(f"{CPU}/cpu0/topology/physical_package_id")
+    sockets: int | Absent = len(packages - {UNKNOWN_PACKAGE}) or unknown
     into.add("host_cpu_sockets", sockets, f"{CPU}/cpu*/topology/physical_package_id")
     governors = Counter(_texts(source, f"{CPU}/", "cpufreq/scaling_governor").values())
     shown = ", ".join(f"{name} ({total})" for name, total in sorted(governors.items()))

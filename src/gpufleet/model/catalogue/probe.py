@@ -9,6 +9,7 @@ from gpufleet.model.catalogue.metric import Absence, Lane, Metric, MetricKind, S
 GAUGE, INFO = MetricKind.GAUGE, MetricKind.INFO
 INT, FLOAT, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.TEXT
 
+NO_PACKAGE = Absence(Reason.NOT_REPORTED, "the kernel does not know the packages")
 OF_CONTAINER = Absence(Reason.NOT_REPORTED, "in a container with lxcfs, the uptime is that of the container")
 ABSENT_TOOL = Absence(Reason.NOT_ENABLED, "the program is not installed")
 RESTRICTED = Absence(Reason.NOT_PERMITTED, "the file can have secrets, and a restricted key may not read it")
@@ -65,7 +66,7 @@ def _seconds(id: int, name: str, help: str, source: str, *absent: Absence) -> Me
 # fmt: off
 PROBE_METRICS = (
     # processor and memory
-    _count(700, "cpu_sockets", "Processor packages", "/sys/devices/system/cpu/*/topology"),
+    _count(700, "cpu_sockets", "Processor packages", "/sys/devices/system/cpu/*/topology", NO_PACKAGE),
     _count(701, "smt_active", "1 if simultaneous multithreading is active, else 0", "/sys/devices/system/cpu/smt"),
     _text(702, "cpu_governors", "Frequency governors with their processor counts",
           "/sys/devices/system/cpu/*/cpufreq"),
