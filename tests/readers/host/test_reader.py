@@ -140,18 +140,26 @@ class TestFailures:
         assert dead == ["/lustre scratch"]
         assert got.errors == ("/lustre scratch: ETIMEDOUT",)
 
-    async def test_filesystem_without_a_size_is_not_full(self, root: Path) -> None:
+    @pytest.mark.parametrize(
+        "figures",
+        [
+            pytest.param({"size_bytes": 0, "free_bytes": 0, "available_bytes": 0}, id="ramfs"),
+            pytest.param({"files": 0, "files_free": 0}, id="btrfs"),
+            pytest.param({"files": 123_456, "files_free": 2**64 - 1}, id="cephfs"),
+        ],
+    )
+    async def test_figure_that_is_no_limit_is_absent(self, root: Path, figures: dict[str, int]) -> None:
         class Unlimited:
             async def fetch(self, plan: FetchPlan) -> FetchResult:
                 fetched = await LocalFiles(root).fetch(plan)
-                for point in ["/lustre scratch"] if plan.filesystems else []:
-                    sizes = dict.fromkeys(("size_bytes", "free_bytes", "available_bytes"), 0)
-                    fetched.filesystems[point] = msgspec.structs.replace(fetched.filesystems[point], **sizes)
+                for point, sizes in fetched.filesystems.items():
+                    given = {"files": 1000, "files_free": 10} | (figures if point == "/lustre scratch" else {})
+                    fetched.filesystems[point] = msgspec.structs.replace(sizes, **given)
                 return fetched
 
         got = await HostReader(Unlimited(), FixedClock()).read(Lane.SLOW)
-        for name in ("size", "free", "available"):
-            found = dims(got.samples[0], f"host_filesystem_{name}_bytes").items()
+        for name in figures:
+            found = dims(got.samples[0], f"host_filesystem_{name}").items()
             absent = [(labels[0], value.reason) for labels, value in found if isinstance(value, Absent)]
             assert absent == [("/lustre scratch", Reason.NOT_SUPPORTED)]
 

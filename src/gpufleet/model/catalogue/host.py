@@ -21,6 +21,8 @@ OF_LXCFS = Absence(Reason.NOT_REPORTED, "in a container with lxcfs")
 NO_MODES = Absence(
     Reason.NOT_REPORTED, "in a container with lxcfs and cgroup v1, for modes other than user, system and idle"
 )
+NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
+NO_FILE_LIMIT = Absence(Reason.NOT_SUPPORTED, "the filesystem has no maximum number of files, such as btrfs and CephFS")
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
@@ -129,15 +131,16 @@ HOST_METRICS = (
          dims=("resource", "share"), absent=(NO_PSI,)),
     # filesystems
     _row(230, "host_filesystem_size_bytes", GAUGE, INT, "bytes", "Size of the filesystem",
-         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), otel="system.filesystem.limit"),
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), otel="system.filesystem.limit",
+         absent=(NO_SIZE,)),
     _row(231, "host_filesystem_free_bytes", GAUGE, INT, "bytes", "Space free, root's reserve included",
-         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), absent=(NO_SIZE,)),
     _row(232, "host_filesystem_available_bytes", GAUGE, INT, "bytes", "Space free for everyone",
-         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), absent=(NO_SIZE,)),
     _row(233, "host_filesystem_files", GAUGE, INT, "", "Maximum number of files (inodes)",
-         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), absent=(NO_FILE_LIMIT,)),
     _row(234, "host_filesystem_files_free", GAUGE, INT, "", "Free file entries (inodes)",
-         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), absent=(NO_FILE_LIMIT,)),
     _row(235, "host_filesystem_read_only", GAUGE, INT, "", "1 if the whole filesystem is read-only, else 0",
          "/proc/self/mounts", lane=SLOW, high=1, dims=("mountpoint", "device", "fstype")),
     # network

@@ -25,6 +25,9 @@ HIDDEN = Absent(
 NO_SYSTEMD = Absent(Reason.NOT_SUPPORTED, "no process found; without systemd the installed services are unknown")
 NO_SIZE = Absent(Reason.NOT_SUPPORTED, "the filesystem reports no size")
 """A ramfs, a tmpfs without a limit, and FUSE filesystems without the call, report no blocks."""
+NO_FILE_LIMIT = Absent(Reason.NOT_SUPPORTED, "the filesystem has no maximum number of files")
+"""btrfs and similar filesystems allocate inodes dynamically and report 0 files. CephFS reports its files, and 2^64-1 as
+free."""
 NONE = "none"
 """Label of a PCI function without a driver."""
 
@@ -50,10 +53,8 @@ def _figures(source: FetchedFiles, mount: Mount) -> dict[str, int | Absent]:
     values: dict[str, int | Absent] = {f"host_filesystem_{name}": getattr(figures, name) for name in names}
     if figures.size_bytes == 0:
         values |= {f"host_filesystem_{name}": NO_SIZE for name in names if name.endswith("_bytes")}
-    if figures.files == 0:
-        # btrfs and similar filesystems allocate inodes dynamically and report 0.
-        unlimited = Absent(Reason.NOT_SUPPORTED, "the filesystem has no fixed number of files")
-        values["host_filesystem_files"] = values["host_filesystem_files_free"] = unlimited
+    if figures.files == 0 or figures.files_free > figures.files:
+        values["host_filesystem_files"] = values["host_filesystem_files_free"] = NO_FILE_LIMIT
     return values
 
 
