@@ -70,6 +70,12 @@ class TestFailures:
         spent = dims((await read(root, Lane.FAST)).samples[0], "host_cpu_seconds_total")
         assert (spent["0", "iowait"], spent["0", "steal"]) == (0.05, 0.0)
 
+    async def test_disk_without_a_size_is_not_empty(self, tmp_path: Path) -> None:
+        root = build("guest", tmp_path)
+        (root / "sys/class/block/vda/size").write_text("0\n")
+        size = (await read(root, Lane.STATIC)).samples[0].values["host_root_disk_bytes"]
+        assert size == Absent(Reason.NOT_SUPPORTED, "the disk reports no size")
+
     async def test_bad_counter_affects_only_itself(self, root: Path) -> None:
         (root / "sys/class/net/bond0/statistics/rx_bytes").write_text(f"{2**64 - 1}\n")
         got = await read(root, Lane.FAST)

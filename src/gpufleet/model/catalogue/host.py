@@ -23,6 +23,8 @@ NO_MODES = Absence(
 )
 NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
 NO_FILE_LIMIT = Absence(Reason.NOT_SUPPORTED, "the filesystem has no maximum number of files, such as btrfs and CephFS")
+NO_BLOCK_DEVICE = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no block device")
+NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
@@ -217,15 +219,16 @@ HOST_METRICS = (
           "/proc/cpuinfo hypervisor flag, DMI, /sys/hypervisor"),
     _info(292, "host_container", "Container engine this process runs in, or none",
           "/run/systemd/container, /proc/1/environ, /.dockerenv, /proc/self/cgroup"),
-    _info(293, "host_root_device", "Block device behind the root filesystem", "/proc/self/mountinfo"),
+    _info(293, "host_root_device", "Block device behind the root filesystem", "/proc/self/mountinfo",
+          absent=(NO_BLOCK_DEVICE,)),
     _info(294, "host_root_disk_model", "Model of the disk behind the root filesystem",
-          "/sys/class/block/*/device/model"),
+          "/sys/class/block/*/device/model", absent=(NO_DISK,)),
     _info(295, "host_root_disk_serial", "Serial number of the disk behind the root filesystem",
-          "/sys/class/block/*/device/serial"),
+          "/sys/class/block/*/device/serial", absent=(NO_DISK,)),
     _info(296, "host_nvidia_kernel_driver_version", "Version of the loaded NVIDIA kernel driver",
           "/sys/module/nvidia/version"),
     _row(297, "host_root_disk_bytes", GAUGE, INT, "bytes", "Size of the disk behind the root filesystem",
-         "/sys/class/block/*/size", lane=STATIC),
+         "/sys/class/block/*/size", lane=STATIC, absent=(NO_DISK,)),
     # the NVIDIA stack of the machine, read through NVML
     _info(300, "nvidia_driver_version", "Version of the driver", "nvmlSystemGetDriverVersion"),
     _info(301, "nvidia_library_version", "Version of the management library", "nvmlSystemGetNVMLVersion"),

@@ -52,6 +52,7 @@ VENDOR_TEXTS = (
 NO_EVIDENCE = Absent(Reason.NO_DATA, "neither the processor nor DMI shows it")
 HIDDEN_EVIDENCE = Absent(Reason.NOT_PERMITTED, "other users' processes are hidden, and there is no other evidence")
 NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
+NO_SIZE = Absent(Reason.NOT_SUPPORTED, "the disk reports no size")
 
 SECTOR_BYTES = 512
 """Unit of the size of a block device in sysfs, whatever the size of its sectors."""
@@ -195,7 +196,7 @@ def _map_root_disk(source: FetchedFiles, disk: RootDisk, into: Readings) -> None
         source, name, ("device/serial", "serial"), ("ID_SERIAL_SHORT", "ID_SERIAL")
     )
     sectors = source.take(f"{plan.BLOCK}/{name}/size", lambda content, where: count(decode(content), where))
-    into.values["host_root_disk_bytes"] = sectors if isinstance(sectors, Absent) else sectors * SECTOR_BYTES
+    into.values["host_root_disk_bytes"] = sectors if isinstance(sectors, Absent) else sectors * SECTOR_BYTES or NO_SIZE
 
 
 def _disk_text(source: FetchedFiles, name: str, files: tuple[str, ...], notes: tuple[str, ...]) -> str | Absent:
