@@ -49,7 +49,7 @@ THROUGH_THE_PACKAGE = {
         ),
         "tests/exporters",
     ),
-    "fleet": ("lxcfs", "tests/readers/host/test_reader.py"),
+    "fleet": ("proc_files", "tests/readers/host/test_reader.py"),
     "fleet/attribution": ("passthrough", "tests/web/hub/test_passthrough.py"),
     "fleet/facts": ("conditions devices machines memory metrics supplied", "tests/fleet/facts"),
     "holders/kubernetes": ("identity", "tests/holders/kubernetes/test_contract.py"),

@@ -144,6 +144,10 @@ class TestUtilization:
         fields = kernel.parse_cpuinfo(b"processor : 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n")
         assert kernel.cpu_model(fields, "f") == "ARM implementer 0x41 part 0xd4f"
 
+    def test_load_without_threads_is_not_counted(self) -> None:
+        assert kernel.parse_loadavg(b"0.00 0.00 0.00 0/0 0\n", "f") is None
+        assert kernel.parse_loadavg(b"0.00 0.00 0.00 0/1 1\n", "f") == (0.0, 0.0, 0.0)
+
 
 @pytest.mark.parametrize("content", [b"0\n", b"0000000000\n", b"0" * 32, b"(none)\n", b"(None)\n", b"Default string\n"])
 def test_default_of_firmware_is_no_dmi_text(content: bytes) -> None:

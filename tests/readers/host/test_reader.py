@@ -70,6 +70,34 @@ class TestFailures:
         spent = dims((await read(root, Lane.FAST)).samples[0], "host_cpu_seconds_total")
         assert (spent["0", "iowait"], spent["0", "steal"]) == (0.05, 0.0)
 
+    async def test_fixed_zeros_of_gvisor_are_no_readings(self, root: Path) -> None:
+        (root / "proc/loadavg").write_text("0.00 0.00 0.00 0/0 0\n")
+        (root / "proc/meminfo").write_text("MemTotal: 2097152 kB\nBuffers:               0 kB\nCached: 5392 kB\n")
+        (root / "proc/stat").write_text(
+            "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nbtime 1720000000\n"
+        )
+        sample = (await read(root, Lane.FAST)).samples[0]
+        zeros = {
+            *("host_load_1m", "host_load_5m", "host_load_15m"),
+            *("host_cpu_utilization_ratio", "host_memory_buffers_bytes"),
+        }
+        shown = {name: sample.values[name] for name in zeros} | dims(sample, "host_cpu_seconds_total")
+        assert len(shown) == len(zeros) + 16
+        assert {value.reason for value in shown.values() if isinstance(value, Absent)} == {Reason.NOT_REPORTED}
+        assert [value for value in shown.values() if not isinstance(value, Absent)] == []
+        assert (sample.values["host_cpus"], sample.values["host_memory_cached_bytes"]) == (2, 5_521_408)
+
+    async def test_idle_machine_has_a_load_of_zero(self, root: Path) -> None:
+        (root / "proc/loadavg").write_text("0.00 0.00 0.00 1/97 4000\n")
+        assert (await read(root, Lane.FAST)).samples[0].values["host_load_1m"] == 0.0
+
+    async def test_unknown_processor_model_is_absent(self, root: Path) -> None:
+        (root / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: unknown\nflags\t\t: fpu\n")
+        got = await read(root, Lane.STATIC)
+        model = got.samples[0].values["host_cpu_model"]
+        assert isinstance(model, Absent)
+        assert (model.reason, got.errors) == (Reason.NOT_REPORTED, ())
+
     async def test_disk_without_a_size_is_not_empty(self, tmp_path: Path) -> None:
         root = build("guest", tmp_path)
         (root / "sys/class/block/vda/size").write_text("0\n")

@@ -17,10 +17,13 @@ FAST, SLOW, STATIC = Lane.FAST, Lane.SLOW, Lane.STATIC
 CORE, TAIL, DIM = Storage.CORE, Storage.TAIL, Storage.DIM
 
 FIRST_ROUND = Absence(Reason.NO_DATA, "the first round: a share of time needs two readings")
-OF_LXCFS = Absence(Reason.NOT_REPORTED, "in a container with lxcfs")
+OF_GVISOR = Absence(Reason.NOT_REPORTED, "in a sandbox of gVisor")
+NO_BUFFERS = Absence(Reason.NOT_REPORTED, "in a container with lxcfs or a sandbox of gVisor")
 NO_MODES = Absence(
-    Reason.NOT_REPORTED, "in a container with lxcfs and cgroup v1, for modes other than user, system and idle"
+    Reason.NOT_REPORTED,
+    "in a sandbox of gVisor; in a container with lxcfs and cgroup v1, for modes other than user, system and idle",
 )
+NO_MODEL = Absence(Reason.NOT_REPORTED, "the processor reports no model, or gVisor hides it")
 NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
 NO_FILE_LIMIT = Absence(Reason.NOT_SUPPORTED, "the filesystem has no maximum number of files, such as btrfs and CephFS")
 NO_BLOCK_DEVICE = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no block device")
@@ -100,17 +103,17 @@ HOST_METRICS = (
     # processor
     _row(200, "host_cpu_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of processor time not idle since the previous round", "/proc/stat", high=1, storage=CORE,
-         absent=(FIRST_ROUND,)),
+         absent=(FIRST_ROUND, OF_GVISOR)),
     _row(201, "host_cpu_seconds_total", COUNTER, FLOAT, "seconds", "Processor time spent by core and mode",
          "/proc/stat", dims=("cpu", "mode"), otel="system.cpu.time", absent=(NO_MODES,)),
     _row(202, "host_cpus", GAUGE, INT, "", "Logical processors online", "/proc/stat",
          otel="system.cpu.logical.count"),
     _row(203, "host_load_1m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 1 minute",
-         "/proc/loadavg", storage=CORE),
+         "/proc/loadavg", storage=CORE, absent=(OF_GVISOR,)),
     _row(204, "host_load_5m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 5 minutes",
-         "/proc/loadavg"),
+         "/proc/loadavg", absent=(OF_GVISOR,)),
     _row(205, "host_load_15m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 15 minutes",
-         "/proc/loadavg"),
+         "/proc/loadavg", absent=(OF_GVISOR,)),
     _row(206, "host_boot_timestamp_seconds", GAUGE, INT, "seconds", "When the kernel booted, since 1970",
          "/proc/stat btime", lane=SLOW),
     # memory
@@ -120,7 +123,7 @@ HOST_METRICS = (
          "Memory available to a new program without swapping", "/proc/meminfo", storage=CORE),
     _row(212, "host_memory_free_bytes", GAUGE, INT, "bytes", "Unused memory", "/proc/meminfo"),
     _row(213, "host_memory_buffers_bytes", GAUGE, INT, "bytes", "Memory in block buffers", "/proc/meminfo",
-         absent=(OF_LXCFS,)),
+         absent=(NO_BUFFERS,)),
     _row(214, "host_memory_cached_bytes", GAUGE, INT, "bytes", "Memory in the page cache", "/proc/meminfo"),
     _row(215, "host_swap_total_bytes", GAUGE, INT, "bytes", "Swap space", "/proc/meminfo"),
     _row(216, "host_swap_free_bytes", GAUGE, INT, "bytes", "Swap space free", "/proc/meminfo"),
@@ -214,7 +217,7 @@ HOST_METRICS = (
     _info(287, "host_bios_version", "Version of the system's firmware", "/sys/class/dmi/id/bios_version"),
     _info(288, "host_kernel_release", "Release of the kernel", "/proc/sys/kernel/osrelease"),
     _info(289, "host_os_name", "Name of the operating system", "/etc/os-release"),
-    _info(290, "host_cpu_model", "Model of the processor", "/proc/cpuinfo"),
+    _info(290, "host_cpu_model", "Model of the processor", "/proc/cpuinfo", absent=(NO_MODEL,)),
     _info(291, "host_virtualization", "Hypervisor this machine runs under, or none",
           "/proc/cpuinfo hypervisor flag, DMI, /sys/hypervisor"),
     _info(292, "host_container", "Container engine this process runs in, or none",

@@ -10,6 +10,7 @@ GAUGE, INFO = MetricKind.GAUGE, MetricKind.INFO
 INT, FLOAT, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.TEXT
 
 NO_PACKAGE = Absence(Reason.NOT_REPORTED, "the kernel does not know the packages")
+NO_MODEL = Absence(Reason.NOT_REPORTED, "the processor reports no model, or gVisor hides it")
 OF_CONTAINER = Absence(Reason.NOT_REPORTED, "in a container with lxcfs, the uptime is that of the container")
 ABSENT_TOOL = Absence(Reason.NOT_ENABLED, "the program is not installed")
 RESTRICTED = Absence(Reason.NOT_PERMITTED, "the file can have secrets, and a restricted key may not read it")
@@ -78,7 +79,7 @@ PROBE_METRICS = (
     _text(708, "hugepages_free", "Huge pages of each size: free number", "/sys/kernel/mm/hugepages"),
     _count(709, "cpus", "Logical processors online", "/sys/devices/system/cpu/online"),
     _row(714, "memory_bytes", INT, "Memory managed by the kernel", "/proc/meminfo", unit="bytes"),
-    _text(715, "cpu_model", "Model of the processor", "/proc/cpuinfo"),
+    _text(715, "cpu_model", "Model of the processor", "/proc/cpuinfo", NO_MODEL),
     # system
     _text(760, "kernel_release", "Release of the kernel", "/proc/sys/kernel/osrelease"),
     _text(761, "os_name", "Name of the operating system", "/etc/os-release"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpufleet.fleet.board import drop_unproven_engines, unproven_engines
-from gpufleet.fleet.lxcfs import OF_LXCFS, wrote_meminfo
+from gpufleet.fleet.proc_files import FIXED_ZERO, has_slabs
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
 from gpufleet.model.errors import WireError
@@ -187,8 +187,9 @@ def map_host(charts: Mapping[str, Chart], newest: int) -> ChartReadings:
     used: list[int] = []
     values = {row.metric: _read(row, charts.get(row.chart), newest, used) for row in HOST}
     kernel = charts.get(KERNEL_CHART)
-    if values[BUFFERS] == 0 and kernel is not None and wrote_meminfo(kernel.values.get("Slab")):
-        values[BUFFERS] = OF_LXCFS
+    slabs = kernel.values.get("Slab") if kernel is not None else None
+    if values[BUFFERS] == 0 and slabs is not None and not has_slabs(slabs):
+        values[BUFFERS] = FIXED_ZERO
     values[CPU] = _cpu(charts.get(CPU_CHART), newest, used)
     network = [chart for chart in charts.values() if chart.id.startswith(_NETWORK)][: len(_NETWORK) * MAX_INTERFACES]
     dims = [dim for chart in network for dim in _network(chart, charts, newest, used)]

@@ -28,7 +28,14 @@ from gpufleet.readers.host.parse.storage import FILE_MOUNTS, hidepid_option, par
 from gpufleet.readers.host.parse.text import count, decode, line, printable
 from gpufleet.readers.host.source import FetchedFiles
 
-FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
+NO_MODEL = Absent(Reason.NOT_REPORTED, "the processor reports no model, or gVisor hides it")
+
+
+def _cpu_model(content: bytes, where: str) -> str | Absent:
+    return cpu_model(parse_cpuinfo(content), where) or NO_MODEL
+
+
+FILES: dict[str, tuple[str, Callable[[bytes, str], str | Absent]]] = {
     "host_hostname": (plan.HOSTNAME, line),
     "host_machine_id": (plan.MACHINE_ID, parse_machine_id),
     "host_boot_id": (plan.BOOT_ID, parse_boot_id),
@@ -38,7 +45,7 @@ FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
     "host_product_name": (f"{plan.DMI}/product_name", parse_dmi_text),
     "host_bios_version": (f"{plan.DMI}/bios_version", parse_dmi_text),
     "host_kernel_release": (plan.KERNEL_RELEASE, line),
-    "host_cpu_model": (plan.CPUINFO, lambda content, where: cpu_model(parse_cpuinfo(content), where)),
+    "host_cpu_model": (plan.CPUINFO, _cpu_model),
     "host_nvidia_kernel_driver_version": (plan.NVIDIA_VERSION, line),
 }
 """Metric to its file and parser."""
@@ -123,7 +130,7 @@ def known_system_uuid(source: FetchedFiles) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _vendor_text(source: FetchedFiles, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:
+def _vendor_text(source: FetchedFiles, path: str, parse: Callable[[bytes, str], str | Absent]) -> str | Absent:
     content = source.fetched.files.get(path)
     if content is None:
         absent = source.absence(path)

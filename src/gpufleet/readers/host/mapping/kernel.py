@@ -1,6 +1,6 @@
 """Mapping of processor, load, memory and pressure."""
 
-from gpufleet.fleet.lxcfs import OF_LXCFS, wrote_meminfo
+from gpufleet.fleet.proc_files import FIXED_ZERO, has_slabs, has_ticks
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
@@ -52,7 +52,9 @@ def map_processor(source: FetchedFiles, before: ProcessorTimes | None, into: Rea
         into.values["host_cpus"] = times
     else:
         into.values["host_cpus"] = len(times.cores)
-        if before is None:
+        if not has_ticks(times.cores.values()):
+            into.values["host_cpu_utilization_ratio"] = FIXED_ZERO
+        elif before is None:
             into.values["host_cpu_utilization_ratio"] = FIRST_ROUND
         else:
             share = utilization(before, times)
@@ -60,21 +62,23 @@ def map_processor(source: FetchedFiles, before: ProcessorTimes | None, into: Rea
         unknown = _uncounted_modes(source, times)
         for core, ticks in times.cores.items():
             for mode, spent in zip(MODES, ticks, strict=False):
-                into.dim("host_cpu_seconds_total", (core, mode), OF_LXCFS if mode in unknown else spent / USER_HZ)
+                into.dim("host_cpu_seconds_total", (core, mode), FIXED_ZERO if mode in unknown else spent / USER_HZ)
     loads = source.take(plan.LOADAVG, parse_loadavg, required=True)
     for position, metric in enumerate(LOADS):
-        into.values[metric] = loads if isinstance(loads, Absent) else loads[position]
+        into.values[metric] = loads if isinstance(loads, Absent) else FIXED_ZERO if loads is None else loads[position]
     return None if isinstance(times, Absent) else times
 
 
 def _uncounted_modes(source: FetchedFiles, times: ProcessorTimes) -> frozenset[str]:
-    """Return the modes for which lxcfs writes zeros; empty unless it wrote the times of a container."""
+    """Return the modes with fixed zeros: all of gVisor, some of lxcfs if it wrote the times of a container."""
     others = frozenset(MODES) - CONTAINER_MODES
     cores = times.cores.values()
+    if not has_ticks(cores):
+        return frozenset(MODES)
     if any(spent for ticks in cores for mode, spent in zip(MODES, ticks, strict=False) if mode in others):
         return frozenset()
     sizes = source.take(plan.MEMINFO, parse_meminfo)
-    return others if not isinstance(sizes, Absent) and wrote_meminfo(sizes.get("Slab")) else frozenset()
+    return others if not isinstance(sizes, Absent) and not has_slabs(sizes.get("Slab")) else frozenset()
 
 
 def map_boot_time(source: FetchedFiles, into: Readings) -> None:
@@ -94,8 +98,8 @@ def map_memory(source: FetchedFiles, into: Readings) -> None:
     for metric, field in MEMORY.items():
         if isinstance(sizes, Absent):
             into.values[metric] = sizes
-        elif field == "Buffers" and sizes.get(field) == 0 and wrote_meminfo(sizes.get("Slab")):
-            into.values[metric] = OF_LXCFS
+        elif field == "Buffers" and sizes.get(field) == 0 and not has_slabs(sizes.get("Slab")):
+            into.values[metric] = FIXED_ZERO
         elif field in sizes:
             into.values[metric] = sizes[field]
         else:

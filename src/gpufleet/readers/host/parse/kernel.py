@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from gpufleet.fleet.proc_files import has_threads
 from gpufleet.model.errors import WireError
 from gpufleet.readers.host.parse.text import count, decode, number, printable
 
@@ -70,8 +71,8 @@ def utilization(before: ProcessorTimes, now: ProcessorTimes) -> float | None:
     return busy / total if total else None
 
 
-def parse_loadavg(content: bytes, where: str) -> tuple[float, float, float]:
-    """Parse the load averages over 1, 5 and 15 minutes.
+def parse_loadavg(content: bytes, where: str) -> tuple[float, float, float] | None:
+    """Parse the load averages over 1, 5 and 15 minutes. None if they are not counted.
 
     Raises:
         WireError: if the line is malformed.
@@ -79,6 +80,8 @@ def parse_loadavg(content: bytes, where: str) -> tuple[float, float, float]:
     columns = decode(content).split()
     if len(columns) < 3:
         raise WireError(where, f"{len(columns)} columns, at least 3 are expected")
+    if len(columns) > 3 and not has_threads(columns[3]):
+        return None
     return number(columns[0], where), number(columns[1], where), number(columns[2], where)
 
 
@@ -92,19 +95,22 @@ def parse_cpuinfo(content: bytes) -> dict[str, str]:
     return fields
 
 
-def cpu_model(fields: dict[str, str], where: str) -> str:
-    """Return the processor's model; ARM has numbers instead of a name.
+def cpu_model(fields: dict[str, str], where: str) -> str | None:
+    """Return the processor's model, None if the kernel does not know it; ARM has numbers instead of a name.
 
     Raises:
         WireError: if there is no model.
     """
     for name in ("model name", "cpu", "cpu model"):
         if fields.get(name):
-            return printable(fields[name])
+            return None if fields[name] == UNKNOWN_MODEL else printable(fields[name])
     if "CPU implementer" in fields and "CPU part" in fields:
         return printable(f"ARM implementer {fields['CPU implementer']} part {fields['CPU part']}")
     raise WireError(where, "no processor model")
 
+
+UNKNOWN_MODEL = "unknown"
+"""Model of a processor that has none, and of every processor in gVisor."""
 
 WINDOWS = {"avg10": "10s", "avg60": "60s", "avg300": "300s"}
 """Averaging window of the kernel to its label."""
