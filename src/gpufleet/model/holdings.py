@@ -234,12 +234,12 @@ class UnresolvedCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Attributes:
         source: name of the source.
-        names: number of names; 0 if the source answers and has none.
+        names: number of names; 0 if the source answers and has none; None if it fails.
         examples: the first of the names in their order, as the source writes them.
     """
 
     source: str
-    names: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    names: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None
     examples: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_UNRESOLVED_NAMES)] = ()
 
 

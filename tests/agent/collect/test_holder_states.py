@@ -109,6 +109,23 @@ async def test_collector_reports_each_device_and_counts_unresolved_names() -> No
     assert [(one.source, one.names, one.examples) for one in found.unresolved] == [("kubelet", 1, ("GPU-9",))]
 
 
+async def test_count_of_a_source_that_fails_is_unknown() -> None:
+    kubelet = FakeSource(HolderReport(claims=(claim("b", DeviceName(Naming.UUID, "GPU-9", "GPU-9")),)))
+    absent = FakeSource(HolderError(Reason.NOT_ENABLED, "no libvirt"), "libvirt")
+    holders = collector(kubelet, FakeSource(HolderReport(), "processes"), absent)
+    for answer, expected in (
+        (kubelet.answer, {"kubelet": 1, "processes": 0}),
+        (HolderError(Reason.NOT_PERMITTED, "socket: permission denied"), {"kubelet": None, "processes": 0}),
+        (HolderError(Reason.NOT_ENABLED, "no socket"), {"kubelet": None, "processes": 0}),  # it was here before
+    ):
+        kubelet.answer = answer
+        await holders.round([GPU])
+        found = holders.due_states()
+        assert found is not None
+        assert {one.source: one.names for one in found.unresolved} == expected
+        assert holders.unresolved_counts == {name: count for name, count in expected.items() if count is not None}
+
+
 async def test_restarted_agent_withdraws_the_states_until_its_first_round() -> None:
     clock = FakeClock()
     first = collector(FakeSource(HolderReport()), clock=clock)

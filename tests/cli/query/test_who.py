@@ -157,12 +157,12 @@ async def test_last_holders_of_a_machine_without_reports_are_not_shown_as_presen
 async def test_free_and_unknown_devices_are_shown(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         free = {"gpu/GPU-0": "free", "gpu/GPU-1": "unknown: kubelet: timeout"}
-        await post(site, states=free, unresolved={"kubelet": 2, "slurm": 0})
+        await post(site, states=free, unresolved={"kubelet": 2, "libvirt": None, "slurm": 0})
         assert [row["holder"] for row in await rows(site, "gpus")] == ["free", "-", "-"]
         _, _, err = await run("query", "gpus", "--hub", site.hub.url)
         assert "unknown (1)" in err
         (node,) = await rows(site, "nodes")
-        assert (node["holder"], node["unresolved"]) == ("1 of 3 free", "kubelet 2 (GPU-x[2J)")
+        assert (node["holder"], node["unresolved"]) == ("1 of 3 free", "kubelet 2 (GPU-x[2J), libvirt -")
         await post(site, holding(1), states={f"gpu/GPU-{number}": "free" for number in range(3)}, seq=2)
         assert [row["holder"] for row in await rows(site, "nodes")] == ["ml/train-0, 2 free"]
 

@@ -169,6 +169,7 @@ TOO_MANY = {"resource": "r", "kind": "gpu", "count": 2**63}
         (put([{"view": "v", "state": "free"}] * 1025, 13, 0, 6), "parts[0].device_holders: 1025 devices, more than"),
         (put([{"source": "", "names": 1}], 13, 0, 7), "parts[0].unresolved[0].source: empty"),
         (put([{"source": "s", "names": -1}], 13, 0, 7), "parts[0].unresolved[0].names: expected `int` >= 0"),
+        (put([{"source": "s"}], 13, 0, 7), "parts[0].unresolved[0]: "),
         (put([{"source": "s", "names": 9, "examples": ["x"] * 9}], 13, 0, 7), "parts[0].unresolved[0].examples: "),
         (put([{"source": "s", "names": 1, "examples": ["x" * 257]}], 13, 0, 7), "parts[0].unresolved[0].examples[0]: "),
         (put([{"source": "s", "names": 1}] * 17, 13, 0, 7), "parts[0].unresolved: 17 sources, more than"),

@@ -16,6 +16,7 @@ from gpufleet.fleet.attribution.reported import (
     may_overlap,
     unresolved_counts,
     unresolved_names,
+    unresolved_total,
 )
 from gpufleet.model.holdings import (
     REPEAT_SECONDS,
@@ -164,6 +165,29 @@ def test_least_certain_state_of_several_senders_counts(order: list[HolderState],
     assert unresolved_counts(reports, T0) == {"kubelet": count - 1}
     names = tuple(f"{sender}{number}" for sender in range(count) for number in range(sender))
     assert unresolved_names(reports, T0) == ({"kubelet": names} if names else {})
+
+
+@pytest.mark.parametrize(
+    ("counts", "total"),
+    [
+        ({}, None),
+        ({"kubelet": 0, "slurm": 0}, 0),
+        ({"kubelet": None}, None),
+        ({"kubelet": None, "processes": 0}, None),
+        ({"kubelet": None, "slurm": 2}, 2),
+    ],
+)
+def test_total_is_unknown_if_a_source_may_have_the_first_name(counts: dict[str, int | None], total: int | None) -> None:
+    unresolved = tuple(UnresolvedCount(source=source, names=names) for source, names in counts.items())
+    one = msgspec.structs.replace(states(T0), unresolved=unresolved)
+    assert unresolved_counts([one], T0) == counts
+    assert unresolved_total(unresolved_counts([one], T0)) == total
+
+
+def test_number_of_a_sender_counts_if_the_source_fails_for_another() -> None:
+    failed = msgspec.structs.replace(states(T0), unresolved=(UnresolvedCount(source="kubelet", names=None),))
+    for reports in ((failed, states(T0, names=1)), (states(T0, names=1), failed)):
+        assert unresolved_counts(reports, T0) == {"kubelet": 1}
 
 
 def test_device_that_a_report_lacks_has_the_state_of_the_others() -> None:

@@ -150,6 +150,22 @@ def test_machine_has_what_its_reports_show(clock: FakeClock, store: Counted) -> 
     assert attribution([None]) == {}
 
 
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [([], None), ([("kubelet", None), ("processes", 0)], None), ([("kubelet", 0), ("processes", 0)], 0)],
+)
+def test_unresolved_devices_need_the_answer_of_each_source(
+    clock: FakeClock, store: Counted, counts: list[tuple[str, int | None]], expected: int | None
+) -> None:
+    now = clock.now_ns()
+    unresolved = [UnresolvedCount(source=source, names=names) for source, names in counts]
+    part = MachinePart(machine=0, device_holders=[], unresolved=unresolved)
+    store.write([accept("c", "m", [], part=part, received_at=now, reported_at=now, sent_at=now)], "t")
+    one = MachineScan(store, clock)
+    one.take_turn({"c": [record("m")]})
+    assert (one.find("m") or pytest.fail("not read")).unresolved_devices == expected
+
+
 def test_pods_are_unknown_without_a_collector(clock: FakeClock, store: Counted) -> None:
     store.write([report(clock)], "t")
     one = MachineScan(store, clock)

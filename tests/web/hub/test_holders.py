@@ -61,7 +61,7 @@ async def post(
     seq: int = 1,
     machine: Machine = NODE,
     states: Mapping[str, str] | None = None,
-    unresolved: Mapping[str, int] | None = None,
+    unresolved: Mapping[str, int | None] | None = None,
     sent_at: int | None = None,
     **batch: Any,
 ) -> None:
@@ -84,7 +84,7 @@ async def post(
         if states is None
         else tuple(DeviceState(view=view, state=HolderState(state), detail=detail) for view, state, detail in found),
         unresolved=tuple(
-            UnresolvedCount(source=name, names=count, examples=("GPU-x\x1b[2J",) * min(1, count))
+            UnresolvedCount(source=name, names=count, examples=("GPU-x\x1b[2J",) * min(1, count or 0))
             for name, count in (unresolved or {}).items()
         ),
     )
@@ -141,7 +141,7 @@ async def states(site: Site) -> dict[str, tuple[str, str]]:
 
 async def test_device_is_free_only_if_its_agent_reports_so_and_no_holding_is_present(site: Site) -> None:
     reported = {"gpu/GPU-0": "free", "gpu/GPU-1": "free", "gpu/GPU-2": "unknown: kubelet: timeout"}
-    await post(site, holding(0), states=reported, unresolved={"kubelet": 2, "slurm": 0})
+    await post(site, holding(0), states=reported, unresolved={"kubelet": 2, "libvirt": None, "slurm": 0})
     assert await states(site) == {
         "gpu/GPU-0": ("held", ""),
         "gpu/GPU-1": ("free", ""),
@@ -150,7 +150,7 @@ async def test_device_is_free_only_if_its_agent_reports_so_and_no_holding_is_pre
     _, document = await site.request("/v1/nodes/gpus")
     assert document["items"][0]["holder_states"] == {"held": 1, "free": 1, "unknown": 1}
     _, document = await site.request("/v1/nodes")
-    assert document["items"][0]["unresolved_devices"] == {"kubelet": 2, "slurm": 0}
+    assert document["items"][0]["unresolved_devices"] == {"kubelet": 2, "libvirt": None, "slurm": 0}
     assert document["items"][0]["unresolved_names"] == {"kubelet": ["GPU-x[2J"]}
 
     await post(site, seq=2)  # a batch without states changes none

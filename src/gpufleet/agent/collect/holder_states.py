@@ -31,14 +31,14 @@ class HolderStateReport(msgspec.Struct, frozen=True):
 
 def holder_state_report(
     holders: Mapping[str, DeviceHolders],
-    unresolved: Mapping[str, int],
+    unresolved: Mapping[str, int | None],
     names: Mapping[str, Iterable[str]] = {},
 ) -> HolderStateReport:
     """Return the report of a round, bounded in number and length.
 
     Args:
         holders: view key to the holders of the device.
-        unresolved: source to the number of its unresolved device names.
+        unresolved: source to the number of its unresolved device names; None if it fails.
         names: source to these names.
     """
     return HolderStateReport(

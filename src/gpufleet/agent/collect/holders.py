@@ -203,7 +203,8 @@ class HolderCollector:
         self._newest = result
         changed = self.complete()
         self._keep_ended([self._completed(holding) for holding in result.ended])
-        self._states.update(holder_state_report(self.devices, self.unresolved_counts, self._unresolved_names()))
+        counts = self.unresolved_counts | dict.fromkeys(result.failed)
+        self._states.update(holder_state_report(self.devices, counts, self._unresolved_names()))
         await self._save(now)
         return changed
 

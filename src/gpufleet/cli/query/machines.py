@@ -46,6 +46,7 @@ from gpufleet.cli.query.request import (
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.cli.times import time_parameter
 from gpufleet.exporters.display import included_text, percent_text
+from gpufleet.fleet.attribution.reported import unresolved_total
 from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage, NodeRecord
 from gpufleet.model.api.probe import ProbeChangePage
 from gpufleet.model.reading import Value
@@ -179,14 +180,15 @@ def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
     return [TextTable(columns, rows, "nodes"), *uncertain_notes(holders), *coverage_lines(page.coverage)]
 
 
-def _unresolved_cell(counts: Mapping[str, int], names: Mapping[str, Sequence[str]]) -> Cell:
+def _unresolved_cell(counts: Mapping[str, int | None], names: Mapping[str, Sequence[str]]) -> Cell:
     """Return the cell of the unresolved device names by holder source, with the first name of each source.
 
-    It is empty if none are reported.
+    It is empty if none are reported. A source that fails has the number `-`.
     """
     first = {source: f" ({bounded(own[0], MAX_SHOWN_NAME)})" for source, own in names.items() if own}
-    named = [f"{source} {count}{first.get(source, '')}" for source, count in counts.items() if count]
-    return Cell(", ".join(named) or ("0" if counts else ""), key=sum(counts.values()) if counts else None)
+    shown = {source: "-" if count is None else str(count) for source, count in counts.items() if count != 0}
+    named = [f"{source} {count}{first.get(source, '')}" for source, count in shown.items()]
+    return Cell(", ".join(named) or ("0" if counts else ""), key=unresolved_total(counts))
 
 
 def _kubernetes_cells(record: NodeRecord) -> tuple[str, str, str, str]:

@@ -211,7 +211,8 @@ def _check_unresolved(field: str, counts: list[UnresolvedCount]) -> None:
         raise WireError(field, f"{len(counts)} sources, more than {MAX_UNRESOLVED_SOURCES}")
     for at, one in enumerate(counts):
         _check_required(f"{field}[{at}].source", one.source)
-        _check_number(f"{field}[{at}].names", one.names, 0, _INT64_MAX)
+        if one.names is not None:
+            _check_number(f"{field}[{at}].names", one.names, 0, _INT64_MAX)
         if len(one.examples) > MAX_UNRESOLVED_NAMES:
             raise WireError(f"{field}[{at}].examples", f"{len(one.examples)} names, more than {MAX_UNRESOLVED_NAMES}")
         for number, name in enumerate(one.examples):

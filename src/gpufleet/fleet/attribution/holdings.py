@@ -83,11 +83,13 @@ class HoldingsRound(NamedTuple):
             held as a whole.
         ended: holdings that ended in this round.
         unresolved: device names that identify no view.
+        failed: names of the sources that exist here and did not answer.
     """
 
     devices: dict[str, DeviceHolders]
     ended: tuple[Holding, ...]
     unresolved: tuple[UnresolvedClaim, ...]
+    failed: frozenset[str] = frozenset()
 
 
 class _SourceState(msgspec.Struct):
@@ -253,7 +255,9 @@ class HoldingTracker:
         for key in [key for key, evidence in self._evidence.items() if self._has_ended(key, evidence, living, now)]:
             del self._evidence[key]
         ended = self._join(now)
-        return HoldingsRound(self._devices(answers, index, unresolved), ended, tuple(unresolved))
+        devices = self._devices(answers, index, unresolved)
+        failed = [name for name, one in answers.items() if isinstance(one, HolderError) and name in self._sources]
+        return HoldingsRound(devices, ended, tuple(unresolved), frozenset(failed))
 
     def _remember(self, holding: Holding, method: Method) -> None:
         claim = HolderClaim(

@@ -5,7 +5,7 @@ nor ended is not known any more: its agent stopped, or lost the file with its ho
 A holder state that is not repeated within the same time is not known either.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -114,18 +114,28 @@ def current_states(reports: Iterable[StoredHolderStates], now: int) -> dict[str,
     return found
 
 
-def unresolved_counts(reports: Iterable[StoredHolderStates], now: int) -> dict[str, int]:
-    """Return the number of unresolved device names by holder source, as senders report it now.
+def unresolved_counts(reports: Iterable[StoredHolderStates], now: int) -> dict[str, int | None]:
+    """Return the number of unresolved device names by holder source, as senders report it now; None if it is unknown.
 
     If reports of several senders have a source, the largest number counts. Arguments as for `current_states`.
     """
-    found: dict[str, int] = {}
+    found: dict[str, list[int]] = {}
     for report in reports:
         if _is_repeated(report, now):
             for one in report.unresolved:
-                source = clean(one.source)
-                found[source] = max(one.names, found.get(source, 0))
-    return dict(sorted(found.items()))
+                known = found.setdefault(clean(one.source), [])
+                if one.names is not None:
+                    known.append(one.names)
+    return {source: max(known, default=None) for source, known in sorted(found.items())}
+
+
+def unresolved_total(counts: Mapping[str, int | None]) -> int | None:
+    """Return the number of unresolved device names of all sources.
+
+    It is None without a source, and if no known number is above 0 and that of a source is unknown.
+    """
+    total = sum(count for count in counts.values() if count is not None)
+    return total or (0 if counts and None not in counts.values() else None)
 
 
 def unresolved_names(reports: Iterable[StoredHolderStates], now: int) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ import msgspec
 
 from gpufleet.fleet.allocated_devices import AllocatedDevices
 from gpufleet.fleet.attribution.contract import last_error
-from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, current_states, unresolved_counts
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, current_states, unresolved_counts, unresolved_total
 from gpufleet.fleet.cluster_nodes import match_node, pool_labels
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS, is_current, is_present, is_synced, judged_at
 from gpufleet.fleet.facts.holders import GPU_PREFIX, GpuHolders, machine_holdings, views_of
@@ -200,7 +200,7 @@ class MachineScan:
         id_ = machine.id
         states, holdings = found.states.get(id_, ()), found.holdings.get(id_, ())
         held = machine_holdings(holdings, states, self._parents.get(id_, {}), now)
-        unresolved = unresolved_counts(states, now) if states else None
+        unresolved = unresolved_counts(states, now)
         capacity, allocatable = whole_gpus(found.declared.get(id_, ()), found.buses.get(id_))
         node = machine.machine.k8s_node_name or machine.machine.name
         return ScannedMachine(
@@ -209,12 +209,12 @@ class MachineScan:
             kubernetes_gpus=capacity,
             allocatable_gpus=allocatable,
             allocated_gpus=None if pods is None else pods.total_on(node),
-            unresolved_devices=None if unresolved is None else sum(unresolved.values()),
+            unresolved_devices=unresolved_total(unresolved),
             last_error=last_error(found.readers.get(id_, ())),
             holders=held.gpus,
             attributed=held.pods,
             jobs=held.jobs,
-            unresolved_jobs=None if unresolved is None else unresolved.get(Method.SCHEDULER),
+            unresolved_jobs=unresolved.get(Method.SCHEDULER),
             node=found.nodes.get(id_),
         )
 

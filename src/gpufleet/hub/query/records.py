@@ -197,7 +197,7 @@ def node_record(
     machine: MachineRecord,
     gpus: tuple[int, int],
     last_error: str | None,
-    unresolved_devices: Mapping[str, int],
+    unresolved_devices: Mapping[str, int | None],
     unresolved_names: Mapping[str, tuple[str, ...]],
     stale_after_seconds: float,
 ) -> NodeRecord:

@@ -287,8 +287,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
         gpus: views of kind gpu known on it.
         gpus_reporting: views of kind gpu with at least one current number.
         last_error: the newest error of its readers, verbatim, or None.
-        unresolved_devices: holder source to the number of its device names that identify no device of the node. Empty
-            if the node does not report them.
+        unresolved_devices: holder source to the number of its device names that identify no device of the node; None
+            if the source fails. Empty if the node does not report them.
         unresolved_names: holder source to the first of these names.
         kubernetes_node: its Kubernetes node by identity, or None if there is none, or the cluster has no collector.
         kubernetes_candidates: names of the Kubernetes nodes if several can be this machine.
@@ -299,7 +299,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpus_reporting: int
     last_error: str | None
-    unresolved_devices: dict[str, int] = {}
+    unresolved_devices: dict[str, int | None] = {}
     unresolved_names: dict[str, tuple[str, ...]] = {}
     kubernetes_node: KubernetesNodeRecord | None = None
     kubernetes_candidates: tuple[str, ...] = ()

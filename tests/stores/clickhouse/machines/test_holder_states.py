@@ -45,6 +45,7 @@ def test_every_field_of_a_report_comes_back(store: ClickHouseStore, cluster: str
     counts = (
         UnresolvedCount(source="kubelet", names=2**63 - 1, examples=examples),
         UnresolvedCount(source=HOSTILE, names=0),
+        UnresolvedCount(source="slurm", names=None),
     )
     put(store, cluster, "m", UNKNOWN, HELD, at=T0, unresolved=counts)
     expected = msgspec.structs.replace(report(UNKNOWN, HELD, at=T0), unresolved=counts)

@@ -16,7 +16,7 @@ MAX_SENDERS = 64
 
 HOLDER_STATE_COLUMNS = (
     *("machine", "sender", "epoch", "sent_at", "views", "states", "details"),
-    *("unresolved_sources", "unresolved_names", "unresolved_examples", "reported_at"),
+    *("unresolved_sources", "unresolved_names", "unresolved_examples", "failed_sources", "reported_at"),
 )
 """Columns as queried: those of the key, and the place in the order of reports last."""
 
@@ -30,8 +30,9 @@ SELECT {", ".join(f"toUnixTimestamp64Nano({name})" if name.endswith("_at") else 
 def holder_state_cells(
     accepted: AcceptedBatch, machine: str, devices: Sequence[DeviceState], unresolved: Sequence[UnresolvedCount]
 ) -> tuple[object, ...]:
-    """Return the row of a report."""
+    """Return the row of a report. Sources that fail have a column of their own."""
     batch = accepted.batch
+    counted = [one for one in unresolved if one.names is not None]
     return (
         batch.cluster,
         machine,
@@ -43,9 +44,10 @@ def holder_state_cells(
         [one.view for one in devices],
         [one.state.value for one in devices],
         [one.detail for one in devices],
-        [one.source for one in unresolved],
-        [one.names for one in unresolved],
-        [list(one.examples) for one in unresolved],
+        [one.source for one in counted],
+        [one.names for one in counted],
+        [list(one.examples) for one in counted],
+        [one.source for one in unresolved if one.names is None],
     )
 
 
@@ -89,20 +91,21 @@ def _stored(reports: Mapping[str, _Report]) -> Iterator[StoredHolderStates]:
     """Return the newest reports by sender."""
     newest = sorted(reports.items(), key=lambda one: one[1].reported_at, reverse=True)[:MAX_SENDERS]
     for sender, one in sorted(newest, key=itemgetter(0)):
-        views, states, details, sources, names, examples = one.cells
+        views, states, details, *unresolved = one.cells
         devices = zip(views, states, details, strict=True)
         yield StoredHolderStates(
             sender=sender,
             reported_at=one.reported_at,
             sent_at=one.sent_at,
             devices=tuple([DeviceState(view=v, state=HolderState(s), detail=d) for v, s, d in devices]),
-            unresolved=_unresolved(sources, names, examples),
+            unresolved=_unresolved(*unresolved),
         )
 
 
 def _unresolved(
-    sources: Sequence[str], names: Sequence[int], examples: Sequence[Sequence[str]]
+    sources: Sequence[str], names: Sequence[int], examples: Sequence[Sequence[str]], failed: Sequence[str]
 ) -> tuple[UnresolvedCount, ...]:
     """Return the counts of a row. A row from before the column `unresolved_examples` has none there."""
     known = zip(sources, names, examples or [()] * len(sources), strict=True)
-    return tuple([UnresolvedCount(source=s, names=n, examples=tuple(e)) for s, n, e in known])
+    counts = [UnresolvedCount(source=s, names=n, examples=tuple(e)) for s, n, e in known]
+    return (*counts, *(UnresolvedCount(source=one, names=None) for one in failed))

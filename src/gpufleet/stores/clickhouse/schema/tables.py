@@ -390,6 +390,7 @@ HOLDER_STATES = TableDefinition(
         Column("unresolved_sources", "Array(String)"),
         Column("unresolved_names", "Array(UInt64)"),
         Column("unresolved_examples", "Array(Array(String))"),
+        Column("failed_sources", "Array(String)"),
     ),
     key=("cluster", "machine", "sender", "epoch"),
     version="reported_at",

@@ -255,7 +255,8 @@ CREATE TABLE IF NOT EXISTS holder_states (
     `details` Array(String) CODEC(ZSTD(1)),
     `unresolved_sources` Array(String) CODEC(ZSTD(1)),
     `unresolved_names` Array(UInt64) CODEC(ZSTD(1)),
-    `unresolved_examples` Array(Array(String)) CODEC(ZSTD(1))
+    `unresolved_examples` Array(Array(String)) CODEC(ZSTD(1)),
+    `failed_sources` Array(String) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (cluster, machine, sender, epoch)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, min_parts_to_merge_at_once = 8, merge_selector_base = 10, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
