@@ -269,6 +269,24 @@ def test_each_gpu_of_dcgm_exporter_counts_once(peer: Callable[[str], Path], tmp_
     run_cases(peer("promtool"), "groups: []", [RuleCase("stats", series, expected)], tmp_path)
 
 
+@pytest.mark.system
+def test_zero_of_a_family_that_has_no_value_is_not_drawn(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    parsed = TextParser().parse(Path("tests/data/exposition/dcgm-exporter-h100-vgpu-guest.txt").read_bytes())
+    labels = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a"}
+    series = {
+        labelled(one.name, labels): f"{value:g}x10" for one, value in zip(parsed.series, parsed.values, strict=True)
+    }
+    assert {series[labelled(f"DCGM_FI_DEV_{name}", labels)] for name in ("MEMORY_TEMP", "XID_ERRORS")} == {"0x10"}
+    drawn = {panel.title: panel.queries[0].expression for panel in panels(DASHBOARDS["dcgm"])}
+    results: dict[str, dict[str, float]] = {
+        "Newest XID": {},
+        "Memory temperature": {},
+        "Encoder": {labelled("DCGM_FI_DEV_ENC_UTIL", labels): 0},  # a measured zero
+    }
+    expected = [Expected(query_of_all(drawn[title]), result) for title, result in results.items()]
+    run_cases(peer("promtool"), "groups: []", [RuleCase("zeros", series, expected)], tmp_path)
+
+
 def test_variables_of_dcgm_list_gpus_without_memory() -> None:
     queries = [variable.query for variable in DASHBOARDS["dcgm"].variables]
     assert [query for query in queries if "DCGM_FI_DEV_GPU_TEMP" not in query] == []

@@ -1,7 +1,7 @@
 """Dashboard for dcgm-exporter metric names; works with dcgm-exporter and with the agent's dcgm dialect."""
 
 from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
-from gpufleet.dialects.dcgm_exporter import PRESENT
+from gpufleet.dialects.dcgm_exporter import FAMILIES, PRESENT
 
 GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
 LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
@@ -45,7 +45,7 @@ def dcgm_dashboard() -> Dashboard:
             title=title,
             help=family,
             unit=unit,
-            queries=(PanelQuery(template.format(f"{family}{{{GPUS}}}"), LEGEND),),
+            queries=(PanelQuery(template.format(_measured(family)), LEGEND),),
             low=0 if high else None,
             high=high,
         )
@@ -73,6 +73,12 @@ def dcgm_dashboard() -> Dashboard:
             ),
         ),
     )
+
+
+def _measured(family: str) -> str:
+    """Return the query for a family, without zeros that are no measurement."""
+    series = f"{family}{{{GPUS}}}"
+    return f"({series} != 0)" if FAMILIES[family].zero is not None else series
 
 
 def _per_gpu(series: str) -> str:
