@@ -59,6 +59,15 @@ async def test_usage_of_allocations_has_no_column_of_holders(cluster: Cluster) -
     assert "holder" not in total
 
 
+async def test_unknown_number_of_missing_gpus_is_absent(cluster: Cluster) -> None:
+    for name, more in (("expects", {"expected": {"H200": 8}}), ("vague", {})):
+        spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": f"no-{name}"}, "tenant": "t", **more}
+        assert (await cluster.site.request(f"/v1/allocations/{name}", "PUT", spec))[0] == 201
+    _, out, _ = await run("query", "usage", "--group-by", "allocation", "--hub", cluster.site.hub.url)
+    missing = [line.split("\t")[:2] for line in out.splitlines() if "target_unknown" in line]
+    assert missing == [["expects", "8"], ["vague", "-"]]
+
+
 async def test_energy_has_the_hours_for_which_it_is_known(cluster: Cluster) -> None:
     cluster.site.store.device_usage = lambda intervals: [  # type: ignore[method-assign]
         DeviceUsage(energy_joules=360_000.0, energy_seconds=360.0) for _ in intervals

@@ -170,11 +170,11 @@ async def test_share_of_a_mig_device_is_in_doubt_if_it_was_never_reported(cluste
     ("verdict", "reason", "devices", "held"),
     [
         (HoldingVerdict.UNKNOWN, Reason.NOT_ATTRIBUTED, 1, {"a": (25, 0)}),
-        (HoldingVerdict.CONFLICT, Reason.AMBIGUOUS_TARGET, 0, {}),
+        (HoldingVerdict.CONFLICT, Reason.AMBIGUOUS_TARGET, None, {}),
     ],
 )
 async def test_uncertain_holding_is_unknown_time_with_a_reason(
-    cluster: Cluster, verdict: HoldingVerdict, reason: Reason, devices: int, held: dict[str, tuple[float, ...]]
+    cluster: Cluster, verdict: HoldingVerdict, reason: Reason, devices: int | None, held: dict[str, tuple[float, ...]]
 ) -> None:
     assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
     await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 5, verdict=verdict)])
@@ -234,7 +234,9 @@ async def test_jobs_of_two_slurm_clusters_are_not_added(cluster: Cluster) -> Non
         await cluster.report(30, {view: 1.0}, [cluster.held(view, holder, 10, methods=("slurm",))], node)
     answer = await usage(cluster, "allocation")
     assert minutes(answer) == {"alpha": (20, 20)}
-    assert [(one.allocation, one.reason) for one in answer.unresolved] == [("plain", "ambiguous_target")]
+    assert [(one.allocation, one.devices, one.reason) for one in answer.unresolved] == [
+        ("plain", None, "ambiguous_target")
+    ]
     assert minutes(await usage(cluster, "job")) == {"alpha/123": (20, 20), "beta/123": (20, 20)}
     assert minutes(await usage(cluster, "user")) == {"alpha": (20, 20), "beta": (20, 20)}
 

@@ -158,7 +158,7 @@ async def test_expected_devices_count_and_unresolved_ones_are_listed(site: Site)
     assert (row.cost, answer.currency) == (240.0, "EUR")
     assert [(one.allocation, one.devices, one.reason) for one in answer.unresolved] == [
         ("expects", 8.0, Reason.TARGET_UNKNOWN),
-        ("vague", 0.0, Reason.TARGET_UNKNOWN),
+        ("vague", None, Reason.TARGET_UNKNOWN),
     ]
     assert "allocations of unknown devices that are in no total: 1" in answer.summary
 
@@ -186,7 +186,7 @@ async def test_machine_without_expected_gpus_is_not_short(site: Site) -> None:
     await site.request("/v1/allocations/cpu", "PUT", spec("node-a"))
     answer = await usage(site, DAY)
     (one,) = answer.unresolved
-    assert (one.devices, one.reason) == (0.0, Reason.NOT_COLLECTED)
+    assert (one.devices, one.reason) == (None, Reason.NOT_COLLECTED)
     assert one.detail
 
 

@@ -294,6 +294,8 @@ def test_unavailable_allocation_shows_its_reason_and_no_value(visit: Visit) -> N
     expect(page.locator("#status")).to_contain_text("Refreshed")
     assert page.locator(".value").count() == 0
     assert page.locator("polyline").count() == 0
+    page.get_by_role("button", name="Calculate usage of the range").click()
+    expect(page.locator("section").filter(has_text="Usage")).to_contain_text("missing or not confirmed: unknown")
 
 
 def test_tenant_receives_nothing_of_other_tenants(visit: Visit) -> None:

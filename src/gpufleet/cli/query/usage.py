@@ -90,8 +90,7 @@ def usage_tables(found: UsageAnswer) -> Parts:
     lines: Parts = [TextTable(columns, rows, "usage")]
     if found.unresolved:
         unresolved = [
-            (one.allocation, Cell(f"{one.devices:g}", key=one.devices), one.reason.value, one.detail)
-            for one in found.unresolved
+            (one.allocation, _missing_cell(one.devices), one.reason.value, one.detail) for one in found.unresolved
         ]
         names = (
             TextColumn("allocation"),
@@ -101,6 +100,10 @@ def usage_tables(found: UsageAnswer) -> Parts:
         )
         lines.append(TextTable(names, unresolved, "allocations"))
     return [*lines, *notes]
+
+
+def _missing_cell(devices: float | None) -> Cell:
+    return Cell() if devices is None else Cell(f"{devices:g}", key=devices)
 
 
 def _usage_cells(row: UsageRow, currency: str | None) -> tuple[Cell, ...]:

@@ -193,7 +193,7 @@ class UsageCalculator:
                     )
                 elif one.id in shown and (short or had.ambiguous or not had.units or had.uncertain is not None):
                     detail = had.detail or (SHORT if short else NONE_KNOWN)
-                    missing = max(short, had.uncertain or 0)
+                    missing = max(short, had.uncertain or 0) or None
                     if tenant is not None:
                         detail = without_machine_ids(detail)
                     unresolved.append(
@@ -511,7 +511,7 @@ def _end(allocation: Allocation, end: int) -> int:
 
 def _summary(held: float, unknown: float, unresolved: Sequence[UnresolvedAllocation]) -> str:
     text = f"{held - unknown:.2f} of {held:.2f} GPU-hours held are known"
-    uncounted = sum(one.devices == 0 for one in unresolved)
+    uncounted = sum(not one.devices for one in unresolved)
     return f"{text}; allocations of unknown devices that are in no total: {uncounted}" if uncounted else text
 
 

@@ -151,13 +151,13 @@ class UnresolvedAllocation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         allocation: its id.
-        devices: number of devices that are missing, or not confirmed; 0 if no expected number is declared: missing
-            devices are then in no total.
+        devices: number of devices that are missing, or not confirmed; None if it is unknown: they are then in no total.
+            0 if only the share of a MIG device is unknown.
         reason, detail: why they are unknown.
     """
 
     allocation: str
-    devices: float
+    devices: float | None
     reason: Reason
     detail: str
 

@@ -47,7 +47,7 @@ export class UsageSection {
       element(
         "p",
         { class: "source unavailable" },
-        `${one.reason}: ${absenceText(one.reason, one.detail)} GPUs that are missing or not confirmed: ${one.devices}.`,
+        `${one.reason}: ${absenceText(one.reason, one.detail)} GPUs that are missing or not confirmed: ${one.devices ?? "unknown"}.`,
       ),
     );
     if (row === undefined) return [notes, element("p", null, `No GPU was held in the last ${name}.`)];
