@@ -80,8 +80,8 @@ class ClusterFreshness(msgspec.Struct, frozen=True, kw_only=True):
             instant of its senders, by their clocks; None if unknown.
         not_waited_for: senders that are lost, retired or without such an instant; `complete_up_to` excludes them.
         missing_batches: batches of all senders that are lost or still in transit.
-        dropped_batches: batches that senders report as dropped.
-        queued_batches: batches that senders report as queued.
+        dropped_batches: batches that senders report as dropped; None if none reports it, such as an import.
+        queued_batches: batches that senders report as queued; None likewise.
         clock_ahead_seconds: offset of the sender clock that is furthest off, negative if it is behind; None if there
             is no sender.
     """
@@ -93,6 +93,6 @@ class ClusterFreshness(msgspec.Struct, frozen=True, kw_only=True):
     complete_up_to: dt.datetime | None
     not_waited_for: int
     missing_batches: int
-    dropped_batches: int
-    queued_batches: int
+    dropped_batches: int | None
+    queued_batches: int | None
     clock_ahead_seconds: float | None

@@ -205,8 +205,10 @@ def individually(
         complete_up_to=to_datetime(min(known)) if known else None,
         not_waited_for=len(upper) - len(known),
         missing_batches=0,
-        dropped_batches=sum(beat.dropped_total for _, beat in beats),
-        queued_batches=sum(beat.queue_records for state, beat in beats if state is not State.RETIRED),
+        dropped_batches=sum(beat.dropped_total for _, beat in beats) if beats else None,
+        queued_batches=(
+            sum(beat.queue_records for state, beat in beats if state is not State.RETIRED) if beats else None
+        ),
         clock_ahead_seconds=max((freshness.clock_ahead_seconds for freshness, _ in active), key=abs, default=None),
     )
 

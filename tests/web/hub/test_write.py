@@ -106,6 +106,8 @@ async def test_machines_of_remote_write_are_listed(site: Site, encode: object, c
     assert gpu["device"]["source"] == "imported"
     (sender,) = (await site.request("/v1/senders"))[1]
     assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
+    freshness = (await site.request("/v1/fleet"))[1]["clusters"][0]["freshness"]
+    assert (freshness["dropped_batches"], freshness["queued_batches"]) == (None, None)
     page = await site.text("/metrics")
     assert "gpufleet_hub_imported_samples_total 5" in page
     assert "gpufleet_hub_unrecognised_samples_total 1" in page

@@ -56,7 +56,8 @@ class ClusterTally:
         nearest: the most recently seen sender, of the retired ones only if all are; None if there is none.
         complete_up_to: the earliest of its senders', nanoseconds since 1970; None if unknown.
         not_waited_for: number of senders that `complete_up_to` leaves out.
-        dropped, queued: batches that senders dropped; batches queued at senders that are not retired.
+        dropped, queued: batches that senders dropped; batches queued at senders that are not retired. None without a
+            sender that reports them: an import does not.
         ahead: clock offset in seconds with the largest absolute value, retired senders excluded; None if unknown.
         aheads: clock offset in seconds of each sender.
         backlog: names of senders with a backlog.
@@ -70,8 +71,8 @@ class ClusterTally:
         self.nearest: tuple[SenderFreshness, Liveness] | None = None
         self.complete_up_to: int | None = None
         self.not_waited_for = 0
-        self.dropped = 0
-        self.queued = 0
+        self.dropped: int | None = None
+        self.queued: int | None = None
         self.ahead: float | None = None
         self.aheads: Column = np.empty(0)
         self.backlog: list[str] = []
@@ -89,9 +90,10 @@ class ClusterTally:
         else:
             self.complete_up_to = complete if self.complete_up_to is None else min(complete, self.complete_up_to)
         if is_active:
-            self.queued += heartbeat.queue_records if heartbeat else 0
             self.ahead = max(self.ahead or 0.0, freshness.clock_ahead_seconds, key=abs)
-        self.dropped += heartbeat.dropped_total if heartbeat else 0
+        if heartbeat is not None:
+            self.dropped = (self.dropped or 0) + heartbeat.dropped_total
+            self.queued = (self.queued or 0) + is_active * heartbeat.queue_records
         if self.nearest is None or _distance(freshness, judged) < _distance(*self.nearest):
             self.nearest = freshness, judged
         if judged.partial:

@@ -59,11 +59,11 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
         ("missing_batches", "Sequence numbers not received, over all senders", status.missing_batches),
         ("flush_lag_seconds", "Age of the oldest batch not yet in the store", status.flush_lag_seconds),
         ("consecutive_flush_failures", "Failed flushes since the last success", status.consecutive_flush_failures),
-        ("last_flush_seconds", "Duration of the last flush", counters.last_flush_seconds),
     ):
         _single(page, name, "gauge", text, value)
     if counters.last_flush_at:
         at = counters.last_flush_at / NANOS
+        _single(page, "last_flush_seconds", "gauge", "Duration of the last flush", counters.last_flush_seconds)
         _single(page, "last_flush_timestamp_seconds", "gauge", "Time of the last successful flush", at)
     page.declare("gpufleet_hub_senders", "gauge", "Senders by liveness state")
     for (cluster, state), count in sorted(senders.items()):

@@ -68,6 +68,11 @@ function summaryOf(fleet) {
   ];
 }
 
+// Senders that import from another system do not know what was queued or dropped.
+function batchesText({ missing_batches, queued_batches, dropped_batches }) {
+  return `${missing_batches} missing, ${queued_batches ?? "-"} queued, ${dropped_batches ?? "-"} dropped`;
+}
+
 function clusterTable(records) {
   const rows = records.map(({ cluster, served, freshness, coverage, findings, contract }) => [
     [foreign(cluster.id), cluster.closed_at ? element("small", null, "closed") : null],
@@ -78,9 +83,7 @@ function clusterTable(records) {
     served ? contractText(cluster.id, contract) : "",
     findingsText(findings),
     countsText(freshness?.machines),
-    freshness
-      ? `${freshness.missing_batches} missing, ${freshness.queued_batches} queued, ${freshness.dropped_batches} dropped`
-      : "",
+    freshness ? batchesText(freshness) : "",
     freshness?.complete_up_to ? timeText(freshness.complete_up_to) : "unknown",
   ]);
   const columns = [
