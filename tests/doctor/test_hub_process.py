@@ -9,15 +9,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gpufleet.codecs.batch import encode
 from gpufleet.delivery.post import HubClient, HubVerdict
 from gpufleet.doctor.hub.facts import CertificateDetails
 from gpufleet.doctor.hub.files import lock_holder, measure_disk
 from gpufleet.doctor.hub.gather import inspect_certificate
 from gpufleet.model.time import to_datetime
 from gpufleet.stores.clickhouse.schema.tables import SCHEMA_VERSION
-from tests.fakes.batches import body
+from tests.fakes.batches import body, make_batch
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
 from tests.support.hub_state import prepare_state
@@ -115,7 +117,9 @@ async def test_sender_clocks_are_the_same_from_hub_and_registry(tmp_path: Path) 
         async with HubClient(site.url, name="test", timeout_seconds=20) as client:
             for name, off in (("right", 0), ("ahead", 40), ("behind", -600)):
                 await client.post(body(1, time.time_ns() + off * 10**9, sender=name, epoch=f"{off + 1000:032x}"))
-        wait_until(lambda: "gpufleet_hub_flushed_batches_total 3" in get_text(f"{site.url}/metrics"), what="a flush")
+            written = make_batch(1, time.time_ns(), sender="writer", epoch="f" * 32)  # of a clock that is not known
+            await client.post(encode(msgspec.structs.replace(written, heartbeat=None)))
+        wait_until(lambda: "gpufleet_hub_flushed_batches_total 4" in get_text(f"{site.url}/metrics"), what="a flush")
         running = site.examine()["sender_clocks"]
         hub.stop()
     assert {"2 of 3", "behind -600 s", "ahead +40 s"} == set(re.findall(r"2 of 3|\w+ [-+]\d+ s", running["found"]))

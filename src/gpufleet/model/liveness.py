@@ -82,8 +82,8 @@ class ClusterFreshness(msgspec.Struct, frozen=True, kw_only=True):
         missing_batches: batches of all senders that are lost or still in transit.
         dropped_batches: batches that senders report as dropped; None if none reports it, such as an import.
         queued_batches: batches that senders report as queued; None likewise.
-        clock_ahead_seconds: offset of the sender clock that is furthest off, negative if it is behind; None if there
-            is no sender.
+        clock_ahead_seconds: offset of the sender clock that is furthest off, negative if it is behind; None if no
+            sender's clock is known.
     """
 
     liveness: Liveness

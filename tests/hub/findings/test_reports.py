@@ -53,7 +53,7 @@ def test_reports_equal_individual_judgements(cases: list[SenderCase]) -> None:
         liveness = instant.sender(freshness)
         assert senders.unseen[place] == seconds(liveness.unseen_seconds)
         assert bool(senders.is_current[place]) is liveness.is_current
-        assert senders.ahead[place] == freshness.clock_ahead_seconds
+        assert senders.ahead[place] == seconds(freshness.clock_ahead_seconds)
     for place, one in enumerate(marks):
         liveness = instant.machine(one)
         assert machines.unseen[place] == seconds(liveness.unseen_seconds)

@@ -70,6 +70,16 @@ def test_delay_is_that_of_the_newest_values_by_a_correct_clock() -> None:
     assert np.isnan(data_delays(NO_READINGS, machines, senders)).all()
 
 
+def test_sender_with_an_unknown_clock_has_a_delay_but_no_offset() -> None:
+    instant, marks = fleet_of([msgspec.structs.replace(case(), interval=None)])
+    senders = sender_columns(instant, CLUSTER)
+    machines = machine_columns(instant, [record(one) for one in marks], senders)
+    delays = data_delays(rows(("m0", 5, 20.0), now=instant.now), machines, senders)
+    (found,) = sender_readings(CLUSTER, senders, delays, {}, {}, hub_at(instant), 600.0)
+    assert found.clock_ahead_seconds is None
+    assert found.data_delay_seconds == pytest.approx(20)
+
+
 def test_stale_sender_has_only_what_the_hub_knows() -> None:
     fresh = msgspec.structs.replace(case(), dropped=1, queued=2, unsent_ago=50)
     instant, _ = fleet_of([fresh, case(400)])

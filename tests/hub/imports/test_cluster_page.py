@@ -7,6 +7,7 @@ from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.scrape_status import TargetStatuses
 from gpufleet.model.absence import Absent
 from gpufleet.model.errors import SpoolError
+from gpufleet.model.status import Heartbeat
 from tests.fakes.clock import FakeClock
 
 
@@ -28,11 +29,13 @@ class Cluster:
         self.nodes: tuple[str, ...] = ("n1", "n2")
         self.is_full = False
         self.is_counted: dict[str, bool] = {}
+        self.answered_at: list[int | None] = []
 
     async def fetch(self) -> Page:
         return Page(*self.nodes)
 
-    async def receive(self, _cluster: str, _sender: str, read: Any, *, heartbeat: object) -> ImportedRequest:
+    async def receive(self, _cluster: str, _sender: str, read: Any, *, heartbeat: Heartbeat) -> ImportedRequest:
+        self.answered_at.append(heartbeat.answered_at)
         written: ImportedRequest = read(None)
         if self.is_full:
             raise SpoolError("full")
@@ -60,3 +63,4 @@ async def test_node_that_left_during_a_full_log_ends_on_the_next_page() -> None:
     cluster.is_counted.clear()
     await page.pull()
     assert cluster.is_counted == {"n1": True}
+    assert cluster.answered_at == [clock.now_ns()] * 4  # the hub creates the batches of a page, not its sender

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import pytest
 
 from gpufleet.hub.liveness.limits import limits_of, state_after
 from gpufleet.hub.liveness.senders import SenderFreshness, SenderReport, Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot, complete_up_to, view_liveness
+from gpufleet.hub.liveness.tally import NO_MACHINES, roll_up, tally
 from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.status import Heartbeat
+from gpufleet.model.stored.ledger import SenderState
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.clock import FakeClock
@@ -83,14 +86,23 @@ class OneSender:
             _ = self.ingest_clock.seconds
             seconds -= step
 
-    def report(self, *, offset: float = 0.0, delay: float = 0.0, relayed: bool = False, **beat: object) -> None:
+    def report(
+        self,
+        *,
+        offset: float = 0.0,
+        delay: float = 0.0,
+        relayed: bool = False,
+        has_heartbeat: bool = True,
+        **beat: object,
+    ) -> None:
         """Report with this transfer delay, by a clock with this offset."""
         self.seq += 1
         sent = self.clock.now_ns() + int((offset - delay) * NANOS)
         heartbeat = Heartbeat(interval_seconds=30.0, version="1", started_at=1, **beat)  # type: ignore[arg-type]
         batch = WireBatch(
             version=1, catalogue=1, cluster=CLUSTER, sender="s", epoch="e", seq=self.seq, sent_at=sent,
-            heartbeat=heartbeat, machines=[], views=[], absences=[], samples=[], dims=[], parts=[],
+            heartbeat=heartbeat if has_heartbeat else None, machines=[], views=[], absences=[], samples=[], dims=[],
+            parts=[],
         )  # fmt: skip
         report = SenderReport(batch=batch, received_at=self.clock.now_ns(), known_epoch=self.seq > 1, relayed=relayed)
         self.senders.note(report)
@@ -124,13 +136,29 @@ def test_clock_offset_above_one_minute_is_suspect(offset: float, details: int) -
     assert len(sender.judged().suspect) == details
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("has_heartbeat", [False, True])
+def test_batch_of_the_hub_shows_no_clock_offset(has_heartbeat: bool, is_restarted: bool) -> None:
+    sender = OneSender()
+    sender.report(has_heartbeat=has_heartbeat, answered_at=1)
+    if is_restarted:
+        state = SenderState(cluster=CLUSTER, sender="s", newest_report=sender.freshness.newest)
+        sender.senders = Senders(sender.ingest_clock, [state])
+    assert sender.freshness.clock_ahead_seconds is None
+    assert np.isnan(sender.senders.report_rows(CLUSTER)["ahead"]).all()
+    assert not sender.judged().suspect
+    total = tally(sender.instant, CLUSTER, NO_MACHINES, frozenset(), {})
+    assert roll_up(total, None, closed=False, missing=0).clock_ahead_seconds is None
+
+
 def test_clock_offset_uses_the_fastest_of_eight_delays() -> None:
     sender = OneSender()
     delays = [0.5, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
     offsets = []
     for delay in delays:
         sender.report(offset=10.0, delay=delay)
-        offsets.append(round(sender.freshness.clock_ahead_seconds, 3))
+        ahead = sender.freshness.clock_ahead_seconds
+        offsets.append(ahead and round(ahead, 3))
         sender.advance(10)
     assert offsets == [9.5] * 8 + [7.0]
 

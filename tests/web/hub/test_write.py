@@ -8,15 +8,19 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gpufleet.codecs.batch import encode
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
 from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
+from gpufleet.model.time import NANOS
 from gpufleet.wiring.hub import running_hub
+from tests.fakes.batches import make_batch
 from tests.fakes.store import MemoryStore
 from tests.support.remote_write import request
 from tests.support.waiting import PATIENCE, wait_until_async
-from tests.web.hub.site import Site, running_site
+from tests.web.hub.site import Site, now, running_site
 
 V1 = "application/x-protobuf"
 V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
@@ -111,6 +115,24 @@ async def test_machines_of_remote_write_are_listed(site: Site, encode: object, c
     page = await site.text("/metrics")
     assert "gpufleet_hub_imported_samples_total 5" in page
     assert "gpufleet_hub_unrecognised_samples_total 1" in page
+
+
+async def test_writers_do_not_count_for_the_clock_of_the_hub(site: Site) -> None:
+    for number in range(3):
+        at = now()
+        batch = make_batch(1, at, sender=f"agent-{number}", epoch=f"{number:032x}")
+        await site.post(encode(msgspec.structs.replace(batch, sent_at=at + 300 * NANOS)))
+    for number in range(4):
+        points = [point("DCGM_FI_DEV_POWER_USAGE", number, 1.0, now_ms(), host=f"w{number}")]
+        assert (await write(site.hub.url, encode_1(points), query=f"?sender=prom-{number}"))[0] < 300
+    _, senders = await site.request("/v1/senders")
+    offsets = {one["sender"]: one["clock_ahead_seconds"] for one in senders}
+    assert len(offsets) == 7
+    for sender, offset in offsets.items():
+        assert offset == (pytest.approx(300, abs=30) if sender.startswith("agent-") else None)
+    _, fleet = await site.request("/v1/fleet")
+    assert fleet["hub"]["clock_behind_seconds"] == pytest.approx(300, abs=30)
+    assert fleet["clusters"][0]["freshness"]["clock_ahead_seconds"] == pytest.approx(300, abs=30)
 
 
 async def test_split_scrape_is_joined_across_a_hub_restart(tmp_path: Path) -> None:

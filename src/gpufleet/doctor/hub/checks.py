@@ -345,7 +345,10 @@ def check_senders(facts: HubFacts) -> CheckResult:
         )
     if not facts.clock_skews:
         return CheckResult(
-            name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="no sender was seen in the last hour"
+            name=name,
+            verdict=CheckVerdict.UNKNOWN,
+            proves=proves,
+            found="no sender whose clock is known was seen in the last hour",
         )
     wrong = {
         sender: skew

@@ -15,6 +15,7 @@ from typing import TypeVar
 from gpufleet.config.hub import HubConfig
 from gpufleet.doctor.hub.facts import DaemonStatus, DatabaseState, DiskUsage
 from gpufleet.model.access import Token
+from gpufleet.model.api.senders import SenderRecord
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.stored.ledger import MachineCounts
 from gpufleet.model.time import NANOS, to_ns
@@ -78,7 +79,10 @@ def read_tokens(config: HubConfig) -> tuple[Token, ...] | str:
 
 
 def stored_clock_skews(config: HubConfig, now: dt.datetime) -> dict[str, float] | str:
-    """Return sender to seconds by which its clock was ahead, from the registry of a stopped hub."""
+    """Return sender to seconds by which its clock was ahead, from the registry of a stopped hub.
+
+    A sender whose clock is not known is left out.
+    """
     at = to_ns(now)
 
     def read(database: Database) -> dict[str, float]:
@@ -86,18 +90,21 @@ def stored_clock_skews(config: HubConfig, now: dt.datetime) -> dict[str, float] 
         return {
             sender: (report.sent_at - report.received_at) / NANOS
             for sender, report in reports
-            if (at - report.received_at) / NANOS < RECENT_SECONDS
+            if not report.is_created_by_hub and (at - report.received_at) / NANOS < RECENT_SECONDS
         }
 
     return _query_registry(config, read)
 
 
-def reported_clock_skews(senders: Iterable[tuple[str, dt.datetime, dt.datetime]], now: dt.datetime) -> dict[str, float]:
-    """Return sender to seconds by which its clock is ahead, from (sender, sent at, received at) of a running hub."""
+def reported_clock_skews(senders: Iterable[SenderRecord], now: dt.datetime) -> dict[str, float]:
+    """Return sender to seconds by which its clock is ahead, from the senders of a running hub.
+
+    A sender whose clock is not known is left out.
+    """
     return {
-        sender: (sent_at - received_at).total_seconds()
-        for sender, sent_at, received_at in senders
-        if (now - received_at).total_seconds() < RECENT_SECONDS
+        one.sender: (one.sent_at - one.received_at).total_seconds()
+        for one in senders
+        if one.clock_ahead_seconds is not None and (now - one.received_at).total_seconds() < RECENT_SECONDS
     }
 
 

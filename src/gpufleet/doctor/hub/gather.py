@@ -249,7 +249,7 @@ def _clock_skews(
 
     def read() -> dict[str, float]:
         senders = _SENDERS.decode(request("/v1/senders"))
-        return reported_clock_skews(((one.sender, one.sent_at, one.received_at) for one in senders), now)
+        return reported_clock_skews(senders, now)
 
     return _try(read)
 

@@ -11,9 +11,8 @@ from gpufleet.fleet.facts.gpu_reports import ReportedGpus
 from gpufleet.fleet.identity import EVIDENCE
 from gpufleet.fleet.rules.facts import FactTable
 from gpufleet.fleet.rules.logic import Column, any_of
-from gpufleet.hub.findings.reports import NO_SENDER, SenderColumns
+from gpufleet.hub.findings.reports import NO_SENDER
 from gpufleet.hub.findings.states import ClusterState
-from gpufleet.hub.imports.federation import KUBE_STATE_READER, READER
 from gpufleet.hub.liveness.limits import LOST_SECONDS
 from gpufleet.hub.liveness.senders import TrackedSender, answered_at
 from gpufleet.model.api.answer import MachineRecord
@@ -21,9 +20,6 @@ from gpufleet.model.liveness import State
 from gpufleet.model.time import NANOS, to_ns
 
 DAY_NS = 86_400 * NANOS
-
-PULLED = (f"{READER}/", f"{KUBE_STATE_READER}/")
-"""Prefixes of the names of senders that the hub federates or scrapes."""
 
 _MISSING = -1e300  # a number that no column has: NaN differs from itself, and would make each machine a group
 
@@ -111,7 +107,7 @@ def _add_reports(table: "_GroupedFacts", cluster: ClusterColumns) -> None:
     table.add("state", states, lambda number: _STATES[int(number)])
     table.add("unseen_days", days, int)
     table.add("source", _sources(cluster), lambda number: _SOURCES[int(number)])
-    table.add("is_scraped", cluster.by_machine([_is_scraped(*one) for one in _each(senders)]), bool)
+    table.add("is_scraped", cluster.by_machine([_is_scraped(one) for one in senders.tracked]), bool)
     versions = [one.newest.heartbeat.version if one.newest.heartbeat else None for one in senders.tracked]
     table.add_values("version", [None if at == NO_SENDER else versions[at] for at in sender.tolist()])
     table.add("heartbeat_seconds", cluster.by_machine(senders.interval), float)
@@ -215,21 +211,17 @@ def _states(cluster: ClusterColumns) -> Column:
 def _sources(cluster: ClusterColumns) -> Column:
     """Return the number of the origin of the readings of each machine."""
     is_own = cluster.reports.is_own
-    pulled = [_is_scraped(name, one) or one.newest.heartbeat is None for name, one in _each(cluster.state.senders)]
+    pulled = [one.newest.is_created_by_hub for one in cluster.state.senders.tracked]
     imported = np.where(cluster.by_machine(pulled) == 0, _SOURCES.index(GpuSource.EXPORTER),
                         _SOURCES.index(GpuSource.PULL))  # fmt: skip
     read = np.where(is_own == 1, _SOURCES.index(GpuSource.AGENT), imported)
     return np.where(np.isnan(is_own), _SOURCES.index(GpuSource.NONE), read).astype(np.float64)
 
 
-def _each(senders: SenderColumns) -> Sequence[tuple[str, TrackedSender]]:
-    return list(zip(senders.names, senders.tracked, strict=True))
-
-
-def _is_scraped(name: str, known: TrackedSender) -> bool:
+def _is_scraped(known: TrackedSender) -> bool:
     """Return whether the hub connects to a sender. Only targets have the time of an answer in their heartbeats."""
     heartbeat = known.newest.heartbeat
-    return name.startswith(PULLED) or (heartbeat is not None and heartbeat.answered_at is not None)
+    return heartbeat is not None and heartbeat.answered_at is not None
 
 
 def _evidence(machine: MachineRecord) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ from gpufleet.hub.findings.scan import MachineScan
 from gpufleet.hub.findings.sender_inputs import data_delays, dropped_totals, sender_readings, start_dropped
 from gpufleet.hub.findings.states import ClusterState, ClusterStates
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.query.overview import MIN_SENDERS_COMPARED
+from gpufleet.hub.query.overview import estimate_behind
 from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.model.api.answer import Coverage
 from gpufleet.model.finding import Finding, RuleScope
@@ -313,7 +313,6 @@ class FactGatherer:
         self, states: Sequence[ClusterState], readings: Sequence[ClusterReading], instant: HubInstant
     ) -> FactTable:
         second = self._clock.monotonic()
-        aheads = np.concatenate([np.empty(0), *(one.senders.ahead[one.senders.is_current] for one in states)])
         values: dict[str, float | None] = {
             **self._counts.add(second, instant.counts),
             **count_late_clusters(readings),
@@ -325,7 +324,7 @@ class FactGatherer:
             "flush_lag_seconds": instant.flush_lag_seconds,
             "disk_free_ratio": instant.disk_free_ratio,
             "log_used_ratio": instant.log_used_ratio,
-            "clock_behind_seconds": float(np.median(aheads)) if len(aheads) >= MIN_SENDERS_COMPARED else None,
+            "clock_behind_seconds": estimate_behind([one.senders.ahead[one.senders.is_current] for one in states]),
             "unknown_names": self._names.count(second, instant.unknown_names),
         }
         return hub_table(values, self._uptime_seconds)

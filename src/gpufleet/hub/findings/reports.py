@@ -29,7 +29,7 @@ class SenderColumns(msgspec.Struct, frozen=True):
         unseen: ingest seconds since their newest report; NaN for a target that never answered.
         late, stale: limits of that time.
         interval: declared interval in seconds, NaN if none was declared.
-        ahead: seconds that its clock is ahead of the hub's.
+        ahead: seconds that its clock is ahead of the hub's; NaN if the hub creates its batches.
         received_at: receipt of the newest report, nanoseconds since 1970.
         is_plain: see `ReportRows`.
     """
@@ -108,7 +108,7 @@ class MachineColumns(msgspec.Struct, frozen=True):
         retired: whether it is no longer expected.
         is_current: whether its newest report describes the present: it is live or late, and not retired.
         is_late: whether it is late, stale or lost by the limits of its sender.
-        ahead: seconds that the clock of its sender is ahead of the hub's; NaN without a sender.
+        ahead: seconds that the clock of its sender is ahead of the hub's; NaN if unknown or without a sender.
     """
 
     records: Sequence[MachineRecord]

@@ -84,7 +84,7 @@ def sender_readings(
             continue
         found.append(
             SenderReading(
-                clock_ahead_seconds=ahead,
+                clock_ahead_seconds=None if np.isnan(ahead) else ahead,
                 interval_seconds=DEFAULT_INTERVAL_SECONDS if np.isnan(interval) else interval,
                 data_delay_seconds=delay,
                 missing_batches=missing,
@@ -108,8 +108,8 @@ def _conflicting(who: SenderKey, instant: HubInstant) -> int:
 def data_delays(newest: NewestColumns, machines: MachineColumns, senders: SenderColumns) -> Column:
     """Return the delay of the newest values of each sender in seconds, by a correct clock; NaN without values.
 
-    It is the time from measurement to receipt, plus the seconds that the sender's clock is ahead. It is unknown if the
-    clock is so far ahead that values are not stored.
+    It is the time from measurement to receipt, plus the seconds that the sender's clock is ahead. An unknown offset of
+    that clock is not corrected. The delay is unknown if the clock is so far ahead that values are not stored.
     """
     place_of = {one.id: place for place, one in enumerate(machines.records)}
     places = np.array([place_of.get(name, -1) for name in newest.machines], np.int64)
@@ -122,4 +122,4 @@ def data_delays(newest: NewestColumns, machines: MachineColumns, senders: Sender
         return np.full(len(senders.names), np.nan)
     delay = (np.asarray(newest.received_at) - np.asarray(newest.measured_at))[newest_row] / NANOS
     is_unknown = (newest_row < 0) | (senders.ahead > FUTURE_TOLERANCE_SECONDS)
-    return np.where(is_unknown, np.nan, delay + senders.ahead)
+    return np.where(is_unknown, np.nan, delay + np.nan_to_num(senders.ahead))

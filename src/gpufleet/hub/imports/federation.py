@@ -108,7 +108,12 @@ class ClusterPuller:
         try:
             page = await self._pages.fetch()
             try:
-                heartbeat = Heartbeat(interval_seconds=self._interval, version=__version__, started_at=self._started_at)
+                heartbeat = Heartbeat(
+                    interval_seconds=self._interval,
+                    version=__version__,
+                    started_at=self._started_at,
+                    answered_at=self._clock.now_ns(),
+                )
                 await self._receiver.receive(
                     self._cluster, self._sender, lambda _: self._read(page.body), heartbeat=heartbeat
                 )

@@ -99,7 +99,7 @@ _TYPE = np.dtype(
         ("reported_at", "<f8"),  # ingest second of the newest report
         ("late", "<f8"),  # limits in seconds without heartbeat
         ("stale", "<f8"),
-        ("ahead", "<f8"),  # seconds that the sender's clock is ahead
+        ("ahead", "<f8"),  # seconds that the sender's clock is ahead; NaN if unknown
         ("received_at", "<i8"),  # nanoseconds since 1970
         ("sent_at", "<i8"),
         ("is_plain", "?"),  # only its time without heartbeat and its clock offset describe it
@@ -183,7 +183,7 @@ class SenderFreshness(msgspec.Struct, frozen=True, kw_only=True):
         unseen_seconds: ingest time since that was sent.
         unverified: it has not reported since the hub started, but is not late yet.
         clock_ahead_seconds: how far its clock is ahead of the hub's, less the transit time of the fastest of its newest
-            reports; negative if behind.
+            reports; negative if behind. None if the hub creates its batches.
         never_answered: it is a scrape target that never answered; the time counts from the first scrape.
     """
 
@@ -192,7 +192,7 @@ class SenderFreshness(msgspec.Struct, frozen=True, kw_only=True):
     newest: NewestReport
     unseen_seconds: float
     unverified: bool
-    clock_ahead_seconds: float
+    clock_ahead_seconds: float | None
     never_answered: bool = False
 
 
@@ -205,7 +205,7 @@ class TrackedSender(msgspec.Struct, frozen=True):
         since_start: whether it reported since the hub started.
         differences: receipt minus send time of the newest reports, nanoseconds; the sliding minimum, one per burst.
         burst_at: ingest second at which the newest burst began.
-        ahead: seconds that its clock is ahead of the hub's.
+        ahead: seconds that its clock is ahead of the hub's; None if the hub creates its batches.
         heartbeat_seq: sequence number of the batch with its heartbeat, in the newest report's epoch; 0 if in another.
         place: its row among the report rows of its cluster.
         plain: it pushes, has no backlog, and dropped nothing: only its time without heartbeat and its clock matter.
@@ -216,7 +216,7 @@ class TrackedSender(msgspec.Struct, frozen=True):
     since_start: bool
     differences: SlidingMinimum
     burst_at: float
-    ahead: float
+    ahead: float | None
     heartbeat_seq: int
     place: int
     plain: bool
@@ -286,7 +286,7 @@ class Senders:
             reported_at=known.reported_at,
             late=limits.late,
             stale=limits.stale,
-            ahead=known.ahead,
+            ahead=np.nan if known.ahead is None else known.ahead,
             received_at=known.newest.received_at,
             sent_at=known.newest.sent_at,
             is_plain=known.plain and known.newest.received_at > 0,
@@ -411,7 +411,7 @@ def _track(
         since_start=since_start,
         differences=differences,
         burst_at=burst_at,
-        ahead=-minimum_of(differences, CLOCK_REPORTS) / NANOS,
+        ahead=-minimum_of(differences, CLOCK_REPORTS) / NANOS if not newest.is_created_by_hub else None,
         heartbeat_seq=heartbeat_seq,
         place=place,
         plain=heartbeat is not None and _is_plain(heartbeat),

@@ -60,8 +60,9 @@ class LivenessSnapshot:
             return Liveness(state=State.RETIRED if retired else State.NEVER_SEEN, unseen_seconds=None)
         state = State.RETIRED if retired else state_after(freshness.unseen_seconds, _limits(freshness))
         suspect = [f"two machines number their batches under its epoch: {conflict.detail}"] if conflict else []
-        if abs(freshness.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
-            suspect.append(f"its clock is {_off(freshness.clock_ahead_seconds)} the hub's")
+        ahead = freshness.clock_ahead_seconds
+        if ahead is not None and abs(ahead) > SKEW_SUSPECT_SECONDS:
+            suspect.append(f"its clock is {_off(ahead)} the hub's")
         return Liveness(
             state=state,
             unseen_seconds=freshness.unseen_seconds,

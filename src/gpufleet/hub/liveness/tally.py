@@ -59,7 +59,7 @@ class ClusterTally:
         dropped, queued: batches that senders dropped; batches queued at senders that are not retired. None without a
             sender that reports them: an import does not.
         ahead: clock offset in seconds with the largest absolute value, retired senders excluded; None if unknown.
-        aheads: clock offset in seconds of each sender.
+        aheads: clock offset in seconds of each sender, NaN if unknown.
         backlog: names of senders with a backlog.
         suspect: (sender, why it is suspect).
         clones: machines whose evidence contradicts another's, except retired ones.
@@ -89,7 +89,7 @@ class ClusterTally:
             self.not_waited_for += 1
         else:
             self.complete_up_to = complete if self.complete_up_to is None else min(complete, self.complete_up_to)
-        if is_active:
+        if is_active and freshness.clock_ahead_seconds is not None:
             self.ahead = max(self.ahead or 0.0, freshness.clock_ahead_seconds, key=abs)
         if heartbeat is not None:
             self.dropped = (self.dropped or 0) + heartbeat.dropped_total

@@ -245,7 +245,7 @@ class Overview:
                     )
                 )
                 aheads.append(total.aheads)
-            return tuple(completed), _behind(aheads)
+            return tuple(completed), estimate_behind(aheads)
 
         return await self._run(fetch)
 
@@ -282,7 +282,7 @@ class Overview:
         """Return the ingest state of the hub."""
 
         def fetch() -> float | None:
-            return _behind([self._senders.report_rows(cluster)["ahead"] for cluster in self._senders.clusters])
+            return estimate_behind([self._senders.report_rows(cluster)["ahead"] for cluster in self._senders.clusters])
 
         return self._ingest_state(await self._run(fetch))
 
@@ -299,9 +299,10 @@ class Overview:
         return await asyncio.get_running_loop().run_in_executor(self._threads, query)
 
 
-def _behind(aheads: Sequence[Column]) -> float | None:
-    """Estimate how far the hub's clock is behind, from the offset of each sender's clock."""
+def estimate_behind(aheads: Sequence[Column]) -> float | None:
+    """Estimate how far the hub's clock is behind, from the offset of each sender's clock; NaN is an unknown offset."""
     every = np.concatenate(aheads) if aheads else np.empty(0)
+    every = every[~np.isnan(every)]
     return float(np.median(every)) if len(every) >= MIN_SENDERS_COMPARED else None
 
 

@@ -19,7 +19,7 @@ class HubIngestState(msgspec.Struct, frozen=True, kw_only=True):
         rejecting: the last batches were rejected and none was accepted since.
         flush_lag_seconds: age of the oldest acknowledged batch that the store does not have.
         clock_behind_seconds: how far the hub's clock is behind its senders' clocks (median; negative if ahead); None
-            with fewer than three senders.
+            with fewer than three senders whose clock is known.
     """
 
     ingesting_seconds: float

@@ -47,12 +47,13 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cluster, sender: identity.
-        sent_at: creation time of its newest batch, by its clock.
+        sent_at: creation time of its newest batch, by its clock; by the hub's if the hub creates its batches.
         received_at: when that was received, by the hub's clock.
         age_seconds: since then.
         heartbeat_interval_seconds: its declared interval, or None if it never declared one.
         liveness: state by the time in which the hub was ingesting.
         clock_ahead_seconds: seconds that its clock is ahead of the hub's, less the shortest transit time; or negative.
+            None if the hub creates its batches: it is a writer of another system, or a target that the hub polls.
         complete_up_to: everything that it measured up to this time was received, except `missing`, by its clock; None
             if the sender is lost or never reported its backlog.
         version: its gpufleet version, as reported.
@@ -71,7 +72,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float
     heartbeat_interval_seconds: float | None
     liveness: Liveness
-    clock_ahead_seconds: float
+    clock_ahead_seconds: float | None
     complete_up_to: dt.datetime | None
     version: str
     queue_records: int | None

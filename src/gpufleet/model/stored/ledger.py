@@ -56,7 +56,7 @@ class NewestReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         epoch: of its newest batch.
         seq: of its newest batch.
-        sent_at: nanoseconds since 1970 by the sender's clock.
+        sent_at: nanoseconds since 1970 by the sender's clock, or else by the hub's: see `is_created_by_hub`.
         received_at: nanoseconds since 1970 by the hub's clock.
         reported_at: place in the order of reports, see `AcceptedBatch`; 0 if none was given.
         heartbeat: the newest heartbeat, or None if there was none.
@@ -68,6 +68,14 @@ class NewestReport(msgspec.Struct, frozen=True, kw_only=True):
     received_at: int
     reported_at: int = 0
     heartbeat: Heartbeat | None = None
+
+    @property
+    def is_created_by_hub(self) -> bool:
+        """Return whether the hub itself created the batch, so that `sent_at` does not show the clock of the sender.
+
+        These are the batches of writers, which have no heartbeat, and of the targets that the hub polls.
+        """
+        return self.heartbeat is None or self.heartbeat.answered_at is not None
 
 
 class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
