@@ -538,14 +538,21 @@ class MemoryStore:
             since = max((at for at, _ in received.values()), default=0) - 1200 * 10**9
             named = [is_named for at, is_named in received.values() if at >= since]
             pci = self._on_buses(cluster, machine)
-            if not received and pci is None:
+            nvml = (sum(named) or len(named)) if received else self._driver_gpus(cluster, machine)
+            if nvml is None and pci is None:
                 continue
-            before = found.get(cluster, KnownGpus(pci=None, nvml=0))
+            before = found.get(cluster, KnownGpus(pci=None, nvml=None))
             found[cluster] = KnownGpus(
                 pci=before.pci if pci is None else (before.pci or 0) + pci,
-                nvml=before.nvml + (sum(named) or len(named)),
+                nvml=before.nvml if nvml is None else (before.nvml or 0) + nvml,
             )
         return found
+
+    def _driver_gpus(self, cluster: str, machine: str) -> int | None:
+        """Return 0 if the driver of a machine without reported GPUs reports none, else None."""
+        rows = [one for one in self.latest(cluster, machine) if "nvidia_driver_state" in one.sample.values]
+        newest = max(rows, key=lambda one: one.received_at, default=None)
+        return 0 if newest is not None and newest.sample.values.get("nvidia_devices") == 0 else None
 
     def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
         batches = [one for _, some in self.writes for one in some]

@@ -270,7 +270,7 @@ class StoreHistory:
         }
         gpus = self._gpus()
         known = self.store.known_gpus().get(self._cluster)
-        assert (known.nvml if known is not None else 0) == sum(gpu.is_known for gpu in gpus)
+        assert ((known.nvml or 0) if known is not None else 0) == sum(gpu.is_known for gpu in gpus)
         for since in {gpu.value_at for gpu in gpus}:
             expected_count = sum(gpu.value_at >= since and not gpu.is_lost for gpu in gpus)
             assert self.store.reporting_gpus(since, END_OF_TIME).get(self._cluster, 0) == expected_count

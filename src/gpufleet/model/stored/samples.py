@@ -58,11 +58,12 @@ class KnownGpus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pci: NVIDIA display and 3D controllers on the PCI buses, without virtual functions; None if no machine reported
             its buses.
-        nvml: views of kind gpu reported within 20 minutes before their machine's last GPU report.
+        nvml: views of kind gpu reported within 20 minutes before their machine's last GPU report; None if no machine
+            reported a GPU, and no driver reported that it has none.
     """
 
     pci: int | None
-    nvml: int
+    nvml: int | None
 
 
 class EventSpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,7 +143,7 @@ def test_counts_equal_the_rows_after_any_history(store: ClickHouseStore, history
         nvml, pci = (
             dict(handle.query(query, parameters={"without": list(without)}).result_rows) for query in (KNOWN, ON_BUSES)
         )
-        known = {name: KnownGpus(pci=pci.get(name), nvml=nvml.get(name, 0)) for name in {*nvml, *pci}}
+        known = {name: KnownGpus(pci=pci.get(name), nvml=nvml.get(name)) for name in {*nvml, *pci}}
         for answer in (store.known_gpus(without), restarted.known(without)):
             assert of_clusters(answer, clusters) == of_clusters(known, clusters)
 
@@ -230,6 +230,30 @@ def test_gpu_with_a_recent_value_counts_as_reporting(embedded: ClickHouseStore, 
         write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))
         assert store.reporting_gpus(T0, END_OF_TIME)[cluster] == 1
     assert cluster not in store.reporting_gpus(T0 + 1, END_OF_TIME)
+
+
+def test_driver_without_gpus_counts_zero_and_no_driver_is_unknown(store: ClickHouseStore, cluster: str) -> None:
+    """A hypervisor with its GPUs bound to `vfio-pci` has them on its bus only."""
+    no_driver: dict[str, Value | Absent] = {
+        "nvidia_driver_state": "no_driver", "nvidia_devices": Absent(Reason.NO_DRIVER)
+    }  # fmt: skip
+    no_gpus: dict[str, Value | Absent] = {"nvidia_driver_state": "ok", "nvidia_devices": 0}
+    bus = MachinePart(machine=0, inventory=list(FUNCTIONS))
+    counted = []
+    for second, values in enumerate((None, no_driver, no_gpus, None, no_driver)):
+        at = T0 + second * NANOS
+        samples = [sample(VIEWS[2], "pci", has_value=False)]
+        if values is not None:
+            samples.append(Sample(view=None, reader="nvml", lane=Lane.FAST, measured_at=at, values=values))
+        write(store, accept(cluster, "m", samples, part=bus, received_at=at, reported_at=at))
+        write_newest_rows(store)
+        restarted = GpuCounts()
+        load_gpu_counts(store._handles.reader, restarted)
+        found = [store.known_gpus()[cluster], restarted.known(())[cluster]]
+        assert [one.pci for one in found] == [2, 2]
+        counted.append([one.nvml for one in found])
+    assert counted == [[None, None], [None, None], [0, 0], [0, 0], [None, None]]
+    assert cluster not in store.known_gpus(["m"])
 
 
 def test_counts_survive_a_clock_that_was_set_back(store: ClickHouseStore, cluster: str) -> None:

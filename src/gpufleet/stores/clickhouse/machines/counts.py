@@ -14,7 +14,7 @@ import numpy as np
 
 from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
-from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.device_state import LOST
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
 from gpufleet.model.reading import Provenance
@@ -55,8 +55,14 @@ STATE_INTERVAL_SECONDS = LANE_SECONDS[Lane.SLOW]
 NO_STATE = -1
 """Number of a row without a state."""
 
+DRIVER_STATE, DRIVER_GPUS = CATALOGUE["nvidia_driver_state"], CATALOGUE["nvidia_devices"]
+
+NO_DRIVER_ROW, NO_DRIVER_GPUS = -2, -1
+"""Number of GPUs of a row that is not about a driver, and of a driver that reports no number."""
+
 _NEVER = 0
 _NO_INVENTORY = -1
+_NO_GPUS = -1
 
 
 class GpuReports(msgspec.Struct, frozen=True):
@@ -68,6 +74,7 @@ class GpuReports(msgspec.Struct, frozen=True):
         value_at: receipt of a number, in nanoseconds since 1970; 0 if there is none.
         seen_at: receipt of any report by a driver; 0 if the reader is not a driver.
         state: reported state by its stored number; -1 if there is none.
+        driver_gpus: number of GPUs that the driver of the machine reports, or `NO_DRIVER_GPUS` or `NO_DRIVER_ROW`.
         reader, provenance: reader of the row, and source of its values.
     """
 
@@ -78,6 +85,7 @@ class GpuReports(msgspec.Struct, frozen=True):
     value_at: NumericArray
     seen_at: NumericArray
     state: NumericArray
+    driver_gpus: NumericArray
     reader: DictionaryColumn
     provenance: DictionaryColumn
 
@@ -94,6 +102,7 @@ class GpuReports(msgspec.Struct, frozen=True):
         received_at: NumericArray,
         has_totals: NumericArray,
         state: NumericArray,
+        driver_gpus: NumericArray,
     ) -> Self:
         """Return the reports of rows of the table `latest`, with their states."""
         is_drivers = _flags([name != PCI_READER for name in reader.texts], reader)
@@ -105,6 +114,7 @@ class GpuReports(msgspec.Struct, frozen=True):
             value_at=np.where(has_totals, received_at, _NEVER),
             seen_at=np.where(is_drivers, received_at, _NEVER),
             state=state,
+            driver_gpus=driver_gpus,
             reader=reader,
             provenance=provenance,
         )
@@ -179,6 +189,7 @@ class GpuCounts:
         self._id_of = np.empty(0, np.int64)  # this process's hash of the machine id
         self._gpu_report_at = NewestValues(_NEVER)  # newest report of a GPU by a machine
         self._on_buses = NewestValues(_NO_INVENTORY)
+        self._driver_gpus = NewestValues(NO_DRIVER_GPUS)
         self._gpus = IdIndex()
         self._machine_of = np.empty(0, np.int32)
         self._is_named = np.empty(0, np.bool_)
@@ -194,7 +205,9 @@ class GpuCounts:
             self.add_buses(bus_reports(written["inventory"]))
 
     def add(self, rows: GpuReports) -> None:
-        """Add reports. Of each GPU the last in the order of reports counts, so a late backlog changes nothing."""
+        """Add reports. Of each subject the last in the order of reports counts, so a late backlog changes nothing."""
+        of_drivers = np.flatnonzero(rows.driver_gpus != NO_DRIVER_ROW)
+        of_drivers = of_drivers[np.argsort(rows.known_at[of_drivers], kind="stable")]
         of_rows = np.flatnonzero(_flags([text.startswith(GPU_KEY_PREFIX) for text in rows.view.texts], rows.view))
         of_rows = of_rows[np.argsort(rows.known_at[of_rows], kind="stable")]
         ranks, value_at, seen_at = rows.known_at[of_rows], rows.value_at[of_rows], rows.seen_at[of_rows]
@@ -206,6 +219,9 @@ class GpuCounts:
             ranks, seen_at, gpus = ranks[was_seen], seen_at[was_seen], gpus[was_seen]
             self._seen_at.update(gpus, ranks, seen_at)
             self._gpu_report_at.update(self._machine_of[gpus], ranks, seen_at)
+            names = mix_hashes(text_hashes(rows.cluster), text_hashes(rows.machine))[of_drivers]
+            machines = self._machines_of(names, rows.cluster, rows.machine, of_drivers)
+            self._driver_gpus.update(machines, rows.known_at[of_drivers], rows.driver_gpus[of_drivers])
 
     def add_buses(self, rows: BusReports) -> None:
         """Add PCI inventories; of each machine the newest counts."""
@@ -247,9 +263,11 @@ class GpuCounts:
             seen_at = self._seen_at.cells
             apart = np.abs(seen_at - self._gpu_report_at.cells[self._machine_of])
             there = wanted[self._machine_of] & (seen_at != _NEVER) & (apart <= REPORT_WINDOW_SECONDS * NANOS)
-            nvml = self._by_cluster(self._gpus_per_machine(there))
+            gpus = self._gpus_per_machine(there)
+            is_counted = (gpus > 0) | (wanted & (self._driver_gpus.cells == 0))
+            nvml = self._by_cluster(np.where(is_counted, gpus, _NO_GPUS), least=0)
             pci = self._by_cluster(np.where(wanted, self._on_buses.cells, _NO_INVENTORY), least=0)
-        return {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one, 0)) for one in sorted({*nvml, *pci})}
+        return {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one)) for one in sorted({*nvml, *pci})}
 
     def _gpus_per_machine(self, counted: NumericArray) -> NumericArray:
         """Return the number of the GPUs on each machine for which `counted` is true.
@@ -303,6 +321,7 @@ class GpuCounts:
             self._id_of = np.concatenate([self._id_of, text_hashes(machine)[new]])
             self._gpu_report_at.grow(len(new))
             self._on_buses.grow(len(new))
+            self._driver_gpus.grow(len(new))
         return machines
 
 
@@ -316,16 +335,22 @@ def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
         known_at=np.asarray(latest[KNOWN_AT.name]),
         received_at=np.asarray(latest["received_at"]),
         has_totals=np.asarray(latest["has_totals"]),
-        state=np.concatenate([_states(group) for group in newest]),
+        state=np.concatenate([_whole_numbers(group, STATE, NO_STATE) for group in newest]),
+        driver_gpus=np.concatenate([_driver_gpus(group) for group in newest]),
     )
 
 
-def _states(group: ValueGroup) -> NumericArray:
-    """Return the state of each row by its stored number, -1 for none."""
-    if STATE.id not in group.metrics:
-        return np.full(group.count, NO_STATE)
-    states = np.array(group.columns[group.metrics.index(STATE.id)], np.float64)  # None becomes NaN
-    return np.where(np.isnan(states), NO_STATE, states).astype(np.int64)
+def _driver_gpus(group: ValueGroup) -> NumericArray:
+    is_drivers = _whole_numbers(group, DRIVER_STATE, NO_STATE) != NO_STATE
+    return np.where(is_drivers, _whole_numbers(group, DRIVER_GPUS, NO_DRIVER_GPUS), NO_DRIVER_ROW)
+
+
+def _whole_numbers(group: ValueGroup, metric: Metric, none: int) -> NumericArray:
+    """Return the value of each row, a state by its stored number; `none` for no value."""
+    if metric.id not in group.metrics:
+        return np.full(group.count, none)
+    found = np.array(group.columns[group.metrics.index(metric.id)], np.float64)  # None becomes NaN
+    return np.where(np.isnan(found), none, found).astype(np.int64)
 
 
 def bus_reports(inventory: Columns) -> BusReports:

@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue import Lane, Metric
 from gpufleet.model.device_state import LOST
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.stored.samples import SampleSummary, StoredSample
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import (
+    DRIVER_GPUS,
+    DRIVER_STATE,
     GPU_KEY_PREFIX,
+    NO_DRIVER_GPUS,
+    NO_DRIVER_ROW,
     NO_STATE,
     STATE,
     BusReports,
@@ -41,13 +45,22 @@ _ROWS_AT_ONCE = 65_536
 
 _STATE_ONLY = frozenset({STATE.name})
 
+
+def _value_or(metric: Metric, none: int) -> str:
+    """Return the expression of a whole number of a row, or `none`."""
+    return f"if(has(int_ids, {metric.id}), toInt64(int_values[indexOf(int_ids, {metric.id})]), {none})"
+
+
+_HAS_DRIVER = f"has(int_ids, {DRIVER_STATE.id})"
+
 _REPORTS = f"""
 SELECT machine, view, reader, provenance, toUnixTimestamp64Nano(known_at) AS known_ns,
     toUnixTimestamp64Nano(received_at) AS received_ns, has_totals,
-    if(has(int_ids, {STATE.id}), toInt64(int_values[indexOf(int_ids, {STATE.id})]), {NO_STATE}) AS state
-FROM latest WHERE {MachineRange.CONDITION} AND startsWith(view, '{GPU_KEY_PREFIX}')
+    {_value_or(STATE, NO_STATE)} AS state,
+    if({_HAS_DRIVER}, {_value_or(DRIVER_GPUS, NO_DRIVER_GPUS)}, {NO_DRIVER_ROW}) AS driver_gpus
+FROM latest WHERE {MachineRange.CONDITION} AND (startsWith(view, '{GPU_KEY_PREFIX}') OR {_HAS_DRIVER})
 """  # noqa: S608 - the names are ours
-"""Reports of GPUs, also those that a merge will remove: the counts order them themselves, which takes less time."""
+"""Reports of GPUs and drivers, also those that a merge will remove: the counts order them, which takes less time."""
 
 
 _BUSES = f"""
@@ -121,6 +134,7 @@ def _reports(cluster: str, rows: Any) -> GpuReports:
         received_at=numbers_of(rows, "received_ns"),
         has_totals=numbers_of(rows, "has_totals"),
         state=numbers_of(rows, "state"),
+        driver_gpus=numbers_of(rows, "driver_gpus"),
     )
 
 
