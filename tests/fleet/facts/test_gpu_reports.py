@@ -85,6 +85,12 @@ def test_gpus_are_counted_by_identity_and_readings() -> None:
     assert reports([msgspec.structs.replace(own(), view=unnamed)]).identified[0] == 0
 
 
+@pytest.mark.parametrize("reason", [Reason.NOT_SUPPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST])
+def test_gpu_whose_device_has_no_such_value_is_complete(reason: Reason) -> None:
+    found = reports([own(0, gpu_power_watts=Absent(reason), gpu_temperature_celsius=Absent(reason))])
+    assert found.condition[0] == 1
+
+
 def test_old_readings_leave_only_the_known_gpus() -> None:
     found = reports([own(0), own(1)], age=3600.0)
     assert (found.known[0], found.identified[0], found.use[0], found.unattributed[0]) == (2, 0, 0, 0)

@@ -18,7 +18,7 @@ from gpufleet.model.time import NANOS
 USE_METRICS = ("gpu_utilization_ratio", "gpu_memory_used_bytes")
 CONDITION_METRICS = ("gpu_power_watts", "gpu_temperature_celsius")
 
-_NOT_AVAILABLE = (number_of(Reason.NOT_SUPPORTED), number_of(Reason.NOT_IN_MIG_MODE))
+_NOT_AVAILABLE = tuple(number_of(one) for one in (Reason.NOT_SUPPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST))
 
 
 class ReportedGpus(msgspec.Struct, frozen=True):
