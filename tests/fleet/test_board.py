@@ -75,6 +75,7 @@ def test_place_that_differs_from_the_defaults_is_kept() -> None:
 FABRIC: dict[str, Value | Absent] = {
     "gpu_fabric_state": "completed",
     "gpu_fabric_status": "SUCCESS",
+    "gpu_fabric_cluster_uuid": "5d1c0ea6-0000-4000-8000-000000000001",
     "gpu_fabric_clique": "0",
     "gpu_fabric_health_status": "healthy",
     "gpu_fabric_incorrect_configuration": "none",
@@ -302,8 +303,15 @@ def test_disabled_mig_mode_needs_a_physical_gpu(
 
 def test_clique_counts_only_in_a_known_cluster() -> None:
     one_host = Absent(Reason.NO_DATA, "gpu_fabric_cluster_uuid")
-    for cluster, found in ((one_host, one_host), ("5d1c0ea6-0000-4000-8000-000000000001", "0"), (None, "0")):
-        values: dict[str, Value | Absent] = {"gpu_fabric_state": "completed", "gpu_fabric_clique": "0"}
+    uuid = "5d1c0ea6-0000-4000-8000-000000000001"
+    for cluster, clique, found in (
+        (one_host, "0", one_host),
+        (one_host, "7", one_host),
+        (uuid, "0", "0"),
+        (None, "0", one_host),
+        (None, "7", "7"),
+    ):
+        values: dict[str, Value | Absent] = {"gpu_fabric_state": "completed", "gpu_fabric_clique": clique}
         if cluster is not None:
             values["gpu_fabric_cluster_uuid"] = cluster
         drop_fabric_defaults(values, ())

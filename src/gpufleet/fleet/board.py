@@ -113,10 +113,13 @@ def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iter
 
     `not_supported` as the state of the fabric, and `not_reported` as its health or configuration, are no values. The
     state is also the reason for which details are absent: readers cannot distinguish a GPU without a fabric from one
-    that has not joined it. A clique is a number within its cluster, so it counts only with a cluster UUID: the driver
-    reports clique 0 for every fabric that does not span hosts. Return the readings with dimensions, changed likewise.
+    that has not joined it. A clique is a number within its cluster, so it counts only with a cluster UUID, and clique 0
+    only with a known one: the driver reports it for every fabric that does not span hosts. Return the readings with
+    dimensions, changed likewise.
     """
     cluster = values.get(FABRIC_CLUSTER)
+    if cluster is None and values.get(FABRIC_CLIQUE) == "0":
+        cluster = Absent(Reason.NO_DATA, FABRIC_CLUSTER)
     if isinstance(cluster, Absent) and not isinstance(values.get(FABRIC_CLIQUE, cluster), Absent):
         values[FABRIC_CLIQUE] = cluster
     state = values.get(FABRIC_STATE)
