@@ -1,6 +1,6 @@
 """Processor time of a hub per small batch, by step: receive, log, check and store.
 
-Method: one process, no sockets. Bundles of 64 batches (8 GPUs of 40 values, made by `soak_load`) pass through the
+Method: one process, no sockets. Bundles of 64 batches (8 GPUs of 40 readings, made by `soak_load`) pass through the
 HTTP endpoint, log, writer and registry into an embedded store. Each turn posts one second of the fleet's load, and each
 node posts once in 15 s. The fleet has 8,334 nodes, or `--nodes`. The processor time per batch is reported once all
 nodes are known: of the receiving thread, of the writing thread, and of all other threads, which insert and merge in the

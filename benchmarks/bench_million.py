@@ -1,4 +1,4 @@
-"""Single hub with a million GPUs of 40 values every 15 s: ingest rate, sustained fleet size, and query latency.
+"""Single hub with a million GPUs of 40 readings every 15 s: ingest rate, sustained fleet size, and query latency.
 
 `python -m benchmarks.bench_million [--gpus 1000000] [--minutes 5] [--keep FOLDER]`.
 

@@ -1,12 +1,12 @@
 """CPU and bytes per value, and query latencies, compared with VictoriaMetrics and Prometheus on the same fleet.
 
-Method: 25,000 GPUs x 40 values every 15 s, `STEPS` steps, the same values at the same times for each system, one system
-after another in one run. Each system gets its native protocol: peers get remote write 1.0 with one series per value and
-the labels of a scraped exporter, gpufleet gets bundles of agents' batches as a relay sends them. One client posts as
-fast as each system accepts. CPU is that of the server process from the first post until it is idle. Bytes are those of
-its folder after a request to flush and merge everything: for Prometheus a snapshot, for gpufleet the active parts, as
-merged parts stay in the folder for another eight minutes. Series are new in the first step, so their creation is
-reported separately.
+Method: 25,000 GPUs x 40 readings every 15 s, `STEPS` steps, the same values at the same times for each system, one
+system after another in one run. Each system gets its native protocol: peers get remote write 1.0 with one series per
+value and the labels of a scraped exporter, gpufleet gets bundles of agents' batches as a relay sends them. One client
+posts as fast as each system accepts. CPU is that of the server process from the first post until it is idle. Bytes
+are those of its folder after a request to flush and merge everything: for Prometheus a snapshot, for gpufleet the
+active parts, as merged parts stay in the folder for another eight minutes. Series are new in the first step, so their
+creation is reported separately.
 """
 
 import http.client

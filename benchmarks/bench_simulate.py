@@ -46,7 +46,7 @@ def main() -> int:
         at = START + number * PERIOD_SECONDS * NANOS
         return [node.next_body(at, packed=packed) for node in nodes]
 
-    table = Table("A node of the simulated fleet, eight GPUs of 40 values", "client", "us/body", "bytes")
+    table = Table("A node of the simulated fleet, eight GPUs of 40 readings", "client", "us/body", "bytes")
     for name, make in (
         ("full agents", full),
         ("light client", light),

@@ -3,7 +3,7 @@
 `python -m benchmarks.soak [--minutes 60] [--gpus 66667] [--relays 2]`, or `make soak MINUTES=60`.
 
 Method: a real hub with the embedded store and real relays in front of it, on loopback with default settings. A
-simulated fleet (`soak_load.py`) posts 40 values of every GPU once in 15 s. Each node is a separate sender and always
+simulated fleet (`soak_load.py`) posts 40 readings of every GPU once in 15 s. Each node is a separate sender and always
 posts to the same relay, in bundles of 64 nodes. A fifteenth of 1,000,000 GPUs is 66,667 GPUs, 4,445 samples/s and
 177,800 values/s. Every few seconds a client queries the latest values of allocations, the last hour of two metrics, and
 fleet and self-metrics pages. Progress is printed every minute.

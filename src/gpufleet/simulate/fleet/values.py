@@ -185,7 +185,7 @@ _NO_NVLINK: ReadingValues = {"gpu_nvlink_transmit_bytes_total": _NEVER, "gpu_nvl
 
 
 def gpu_fast(gpu: FleetGpu, at: int, booted_at: int, now: GpuActivity) -> ReadingValues:
-    """Return a GPU's readings of the fast lane: always the same forty, in the same order."""
+    """Return a GPU's readings of the fast lane: always the same forty metrics, in the same order."""
     model, load, idle = gpu.model, now.load, now.load < IDLE_LOAD
     used = _used(gpu, at)
     clock = model.idle_hertz if idle else model.busy_hertz - int(18 * load) * 15 * MHZ
