@@ -55,11 +55,13 @@ async def test_repeated_calls_have_a_pause(smi: FakeNvidiaSmi, monkeypatch: pyte
 
 
 async def test_properties_of_a_gpu_are_facts(smi: FakeNvidiaSmi) -> None:
-    _, facts, _ = await probe(smi)
     (row,) = smi.scenario["rows"]
+    row |= {"power.limit": "600.00 W", "enforced.power.limit": "550.00 W"}  # requested, and in force
+    smi.write()
+    _, facts, _ = await probe(smi)
     found = {fact.name: fact for fact in facts.facts if fact.subject}
     assert found["gpu_persistence_mode"].value == row["persistence_mode"]
-    assert found["gpu_power_limit_watts"].value == float(row["power.limit"].removesuffix(" W"))
+    assert found["gpu_power_limit_watts"].value == float(row["enforced.power.limit"].removesuffix(" W"))
     assert found["gpu_sm_clock_max_hertz"].value == float(row["clocks.max.sm"].removesuffix(" MHz")) * 1e6
 
 

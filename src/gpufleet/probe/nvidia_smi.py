@@ -43,7 +43,7 @@ FIELDS = {
     "persistence_mode": "gpu_persistence_mode",
     "mig.mode.current": "gpu_mig_mode",
     "ecc.mode.current": "gpu_ecc_mode",
-    "power.limit": "gpu_power_limit_watts",
+    "enforced.power.limit": "gpu_power_limit_watts",
     "clocks.max.sm": "gpu_sm_clock_max_hertz",
 }
 """Query field to fact."""
