@@ -66,6 +66,28 @@ async def test_properties_of_a_gpu_are_facts(smi: FakeNvidiaSmi) -> None:
 
 
 @pytest.mark.parametrize(
+    ("product", "mode", "hidden"),
+    [
+        ("NVIDIA RTXA6000-24Q", "Disabled", Reason.NOT_IN_GUEST),
+        ("NVIDIA A100-1-5C", "Enabled", None),
+        ("NVIDIA A100-SXM4-40GB", "Disabled", None),
+    ],
+)
+async def test_facts_that_a_vgpu_guest_cannot_see_are_absent(
+    smi: FakeNvidiaSmi, product: str, mode: str, hidden: Reason | None
+) -> None:
+    (row,) = smi.scenario["rows"]
+    unsupported = dict.fromkeys(("ecc.mode.current", "enforced.power.limit", "clocks.max.sm"), "[N/A]")
+    smi.write(rows=[{**row, **unsupported, "name": product, "mig.mode.current": mode}])
+    _, facts, _ = await probe(smi, repeats=1)
+    found = {fact.name: fact.absent or fact.value for fact in facts.facts if fact.subject}
+    without = Reason.NOT_SUPPORTED if "SXM" in product else Reason.NOT_IN_GUEST
+    assert found["gpu_mig_mode"] == (hidden or mode)
+    assert [found["gpu_power_limit_watts"], found["gpu_sm_clock_max_hertz"]] == [without, without]
+    assert found["gpu_ecc_mode"] is Reason.NOT_SUPPORTED  # as for a chip without ECC
+
+
+@pytest.mark.parametrize(
     ("cells", "version", "reason"),
     [
         (("[N/A]",), None, Reason.NOT_SUPPORTED),  # an Orin with release 540.3.0

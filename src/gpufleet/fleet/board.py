@@ -237,6 +237,16 @@ def drop_unproven_engines(values: MutableMapping[str, Value | Absent], unproven:
             values[METRIC_OF_ENGINE[engine]] = why
 
 
+def is_vgpu_guest(product: Value | Absent | None, virtualization: Value | Absent | None) -> bool:
+    """Return whether a GPU is a vGPU as its guest sees it.
+
+    Args:
+        product: product name, which is the vGPU type in a guest.
+        virtualization: reading of `gpu_virtualization_mode`. Both are None if their source has none.
+    """
+    return virtualization == "vgpu_guest" or (isinstance(product, str) and is_vgpu_type(product))
+
+
 def drop_mig_mode_of_guest(
     values: MutableMapping[str, Value | Absent], product: Value | Absent | None, virtualization: Value | Absent | None
 ) -> None:
@@ -246,10 +256,9 @@ def drop_mig_mode_of_guest(
 
     Args:
         values: readings of the GPU.
-        product: product name, which is the vGPU type in a guest.
-        virtualization: reading of `gpu_virtualization_mode`. Both are None if their source has none.
+        product, virtualization: as for `is_vgpu_guest`.
     """
-    is_guest = virtualization == "vgpu_guest" or (isinstance(product, str) and is_vgpu_type(product))
+    is_guest = is_vgpu_guest(product, virtualization)
     for name in MIG_MODES:
         if is_guest and values.get(name) == "disabled":
             values[name] = Absent(Reason.NOT_IN_GUEST, name)
@@ -323,7 +332,7 @@ def drop_defaults(
     Args:
         values: readings of a GPU, changed in place.
         dims: readings of the same GPU with dimensions. They are returned, changed likewise.
-        product, virtualization: as for `drop_mig_mode_of_guest`.
+        product, virtualization: as for `is_vgpu_guest`.
     """
     drop_rack_defaults(values)
     drop_zero_identities(values)

@@ -2,9 +2,12 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 
 from gpufleet.codecs.nvidia_smi import classify_failure, parse_csv, parse_listing
+from gpufleet.fleet.board import drop_mig_mode_of_guest, is_vgpu_guest
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.errors import WireError
 from gpufleet.model.reading import Value
@@ -48,7 +51,7 @@ FIELDS = {
 }
 """Query field to fact."""
 
-COLUMNS = ("pci.bus_id", "driver_version", *FIELDS)
+COLUMNS = ("pci.bus_id", "driver_version", "name", *FIELDS)
 FACTORS = {"gpu_power_limit_watts": 1.0, "gpu_sm_clock_max_hertz": 1e6}
 """Facts that are numbers, and the factor to their unit."""
 
@@ -155,8 +158,29 @@ async def _read_fields(runner: CommandRunner, facts: FactList) -> None:
             address = normalise_pci_address(row["pci.bus_id"])
         except ValueError:
             continue
-        for field, name in FIELDS.items():
-            facts.add(name, _field_value(name, row[field]), source, address)
+        for name, value in _properties(row).items():
+            facts.add(name, value, source, address)
+
+
+def _properties(row: Mapping[str, str]) -> dict[str, Value | Absent]:
+    """Return the facts about a GPU. What a vGPU guest cannot see is `not_in_guest`, as for the readers."""
+    product = row["name"].strip()
+    values = {name: _field_value(name, row[field]) for field, name in FIELDS.items()}
+    if not is_vgpu_guest(product, None):
+        return values
+    states: dict[str, Value | Absent] = {
+        name: value.lower() if isinstance(value, str) else value for name, value in values.items()
+    }
+    drop_mig_mode_of_guest(states, product, None)
+    return {name: _in_guest(name, values[name], states[name]) for name in values}
+
+
+def _in_guest(name: str, value: Value | Absent, state: Value | Absent) -> Value | Absent:
+    """Return a fact of a vGPU guest, given its value and the reading of the same state."""
+    if not isinstance(state, Absent):
+        return value
+    is_hidden = any(case.reason is Reason.NOT_IN_GUEST for case in CATALOGUE[name].absent_when)
+    return Absent(Reason.NOT_IN_GUEST, state.detail) if is_hidden and state.reason is Reason.NOT_SUPPORTED else state
 
 
 def _field_value(name: str, text: str) -> Value | Absent:
@@ -164,7 +188,7 @@ def _field_value(name: str, text: str) -> Value | Absent:
     if reason is not None:
         return Absent(reason, text.strip())
     if name not in FACTORS:
-        return text
+        return text.strip()
     found = _NUMBER.fullmatch(text.strip())
     return Absent(Reason.INVALID_VALUE, text) if found is None else float(found[1]) * FACTORS[name]
 
