@@ -365,16 +365,20 @@ async def test_nvlink_counters_of_blackwell(fake: FakeNvml, start: Start) -> Non
 
 
 @pytest.mark.parametrize(
-    ("packed", "value"), [(0, 0.0), (0xF00, Absent), (0x10C, 1e-12), (0x1000, Absent), (0x1FF, 1e-255)]
+    ("packed", "value"),
+    [
+        *[(0, 0.0), (0xF00, Reason.INVALID_VALUE), (0x10C, 1e-12), (0x1000, Reason.INVALID_VALUE)],
+        *[(0x1FF, 1e-255), (0xFFE, 1.5e-253), (0xFFF, Reason.NO_DATA)],
+    ],
 )
 async def test_packed_bit_error_ratio_is_decoded(
-    fake: FakeNvml, start: Start, packed: int, value: float | type[Absent]
+    fake: FakeNvml, start: Start, packed: int, value: float | Reason
 ) -> None:
     fake.scenario.devices[1].become_blackwell()
     fake.scenario.devices[1].fields[220, 5] = Field(packed, UINT)
     fake.apply()
     found = dims(device(await start(fake).read(Lane.SLOW), 1), "gpu_nvlink_bit_error_ratio")["5", "effective"]
-    assert found == (Absent(Reason.INVALID_VALUE, "FI 220") if value is Absent else value)
+    assert found == (Absent(value, "FI 220") if isinstance(value, Reason) else value)
 
 
 async def test_board_without_nvlink_is_absent_and_queried_once(fake: FakeNvml, start: Start) -> None:

@@ -22,6 +22,7 @@ from gpufleet.model.catalogue.row import (
 
 NO_NVLINK = Absence(Reason.NOT_SUPPORTED, "the board has no NVLink, or MIG mode hides it")
 OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip uses other counters")
+UNMEASURED_RATIO = Absence(Reason.NO_DATA, "the driver has no measured ratio, as for a link without counted errors")
 NO_FABRIC = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of an NVLink fabric")
 NOT_JOINED = Absence(Reason.NO_DATA, "the GPU has not joined its fabric yet")
 UNPROVEN_C2C = Absence(Reason.NO_DATA, "nvidia-smi prints `Disabled`, also for boards without such a link")
@@ -99,7 +100,7 @@ LINK_METRICS = (
     row(137, "gpu_nvlink_bit_error_ratio", GAUGE, FLOAT, "ratio",
         "Share of wrong bits on one NVLink, as the driver rates it from effective errors and from symbol errors",
         high=1, lane=SLOW, storage=DIM, dims=("link", "rate"), nvml=("FI 220", "FI 222"),
-        absent=(NO_NVLINK, OTHER_COUNTERS)),
+        absent=(NO_NVLINK, OTHER_COUNTERS, UNMEASURED_RATIO)),
     row(138, "gpu_nvlink_corrected_total", COUNTER, INT, "",
         "Symbol errors that error correction fixed on one NVLink, by bin of the driver's histogram",
         lane=STATIC, storage=DIM, dims=("link", "bin"), nvml=("FI 235-250",), absent=(NO_NVLINK, OTHER_COUNTERS)),

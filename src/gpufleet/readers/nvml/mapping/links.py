@@ -1,5 +1,6 @@
 """Rows for PCIe, NVLink, the chip-to-chip link and the NVLink fabric."""
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.gpu_links import FABRIC_CONFIGURATIONS, FABRIC_HEALTH
 from gpufleet.model.reading import Value
@@ -70,7 +71,7 @@ def _link(metric: str, name: str, convert: Convert, instead: MetricRow | None = 
 def _rate(name: str, *, omit_if_none: bool) -> MetricRow:
     """Return a row of bit errors. If the chip has no bit error ratios, only the first kind reports that."""
     row = _link("gpu_nvlink_bit_error_ratio", f"{name} bit errors", bit_errors)
-    return row._replace(labels=(name,), omit_if_none=omit_if_none)
+    return row._replace(labels=(name,), omit_if_none=omit_if_none, unmeasured=Reason.NO_DATA)
 
 
 def _traffic(metric: str, name: str) -> MetricRow:

@@ -48,6 +48,7 @@ class MetricRow(NamedTuple):
         labels: label values of the catalogue row's dimensions, after the entry's.
         inner: function that returns the entries, if the call is named after another.
         field: shown id of an entry that is a field value; several for several entries.
+        unmeasured: reason for a reading whose conversion returns None; by default, that of the metric's type.
         bits: width of NVML's result, whose all-ones mean "no value"; 0 if every bit pattern is a value.
     """
 
@@ -66,6 +67,7 @@ class MetricRow(NamedTuple):
     labels: tuple[str, ...] = ()
     inner: str = ""
     field: int | tuple[int, ...] | None = None
+    unmeasured: Reason | None = None
     bits: int = 32
 
 
@@ -235,5 +237,6 @@ def _value(
     except (TypeError, ValueError, LookupError):
         return Absent(Reason.INVALID_VALUE, call)
     if value is None:
-        return Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, call)
+        usual = Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED
+        return Absent(row.unmeasured or usual, call)
     return check(metric, value, call)

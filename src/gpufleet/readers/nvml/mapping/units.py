@@ -39,11 +39,15 @@ def percent(value: protocol.Value) -> Value:
 
 _EXPONENT, _MANTISSA_SHIFT, _MANTISSA = 0xFF, 8, 0xF
 
+_UNMEASURED = 0xFFF
+"""All bits of a packed ratio: `15e-255` by nvidia-smi, for links without counted errors (seen on B300)."""
 
-def bit_errors(value: protocol.Value) -> Value:
+
+def bit_errors(value: protocol.Value) -> Value | None:
     """Return a ratio from NVLink's packed decimal: bits 0 to 7 are a negative exponent of ten, 8 to 11 the mantissa.
 
-    nvml.h: NVML_NVLINK_BER_EXP_WIDTH and _SHIFT, NVML_NVLINK_BER_MANTISSA_WIDTH and _SHIFT.
+    nvml.h: NVML_NVLINK_BER_EXP_WIDTH and _SHIFT, NVML_NVLINK_BER_MANTISSA_WIDTH and _SHIFT. A link without a measured
+    ratio has all bits set: None.
 
     Raises:
         ValueError: if other bits are set.
@@ -51,6 +55,8 @@ def bit_errors(value: protocol.Value) -> Value:
     packed = int(number(value))
     if packed >> _MANTISSA_SHIFT > _MANTISSA:
         raise ValueError("not a packed ratio")
+    if packed == _UNMEASURED:
+        return None
     return float(f"{packed >> _MANTISSA_SHIFT}e-{packed & _EXPONENT}")
 
 
