@@ -20,9 +20,11 @@ from gpufleet.model.reading import Round, Sample
 from gpufleet.ports.channel import FetchPlan, FetchResult
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.host.fetch import fetch_lane
+from gpufleet.readers.host.parse.network import ERROR_COUNTERS
 from gpufleet.readers.host.parse.text import decode
 from tests.readers.host.machines import NOW, FixedClock, build, dims, read
 from tests.support.profiles import examples
+from tests.support.trees import plant
 
 
 class TestFailures:
@@ -103,6 +105,34 @@ class TestFailures:
         (root / "sys/class/block/vda/size").write_text("0\n")
         size = (await read(root, Lane.STATIC)).samples[0].values["host_root_disk_bytes"]
         assert size == Absent(Reason.NOT_SUPPORTED, "the disk reports no size")
+
+    @pytest.mark.parametrize(
+        ("driver", "layer", "device", "uncounted"),
+        [
+            ("hfi1", "InfiniBand", "0x24f1", {"VL15_dropped", "symbol_error"}),
+            ("mlx4_core", "Ethernet", "0x1003", set(ERROR_COUNTERS) - {"link_downed"}),
+            ("mlx4_core", "InfiniBand", "0x1003", set()),
+            ("mlx4_core", "InfiniBand", "0x1004", set(ERROR_COUNTERS) - {"link_downed"}),
+            ("mlx5_core", "Ethernet", "0x1021", set()),
+            (None, "Ethernet", "0x1003", set()),
+        ],
+    )
+    async def test_error_counter_that_the_driver_fills_with_0_is_absent(
+        self, root: Path, driver: str | None, layer: str, device: str, uncounted: set[str]
+    ) -> None:
+        """A count above 0 is a reading, whatever the driver."""
+        adapter = "/sys/class/infiniband/ibp9s0"
+        lines = [f"{adapter}/ports/1/{name}" for name in ("state = 4: ACTIVE", f"link_layer = {layer}")]
+        lines += [f"{adapter}/ports/1/counters/{name} = {3 * (name == 'link_downed')}" for name in ERROR_COUNTERS]
+        lines += [f"{adapter}/device/device = {device}"]
+        lines += [f"{adapter}/device/driver -> ../../bus/pci/drivers/{driver}"] if driver is not None else []
+        plant("\n".join(lines), root)
+        got = dims((await read(root, Lane.FAST)).samples[0], "host_infiniband_errors_total")
+        found = {labels[-1]: value for labels, value in got.items() if labels[0] == "ibp9s0"}
+        absent = {name: value.reason for name, value in found.items() if isinstance(value, Absent)}
+        assert len(found) == len(ERROR_COUNTERS)
+        assert absent == dict.fromkeys(uncounted, Reason.NOT_SUPPORTED)
+        assert found["link_downed"] == 3
 
     async def test_bad_counter_affects_only_itself(self, root: Path) -> None:
         (root / "sys/class/net/bond0/statistics/rx_bytes").write_text(f"{2**64 - 1}\n")

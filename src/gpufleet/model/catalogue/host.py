@@ -30,6 +30,12 @@ NO_BLOCK_DEVICE = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no bloc
 NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
+PORT_DOWN = Absence(Reason.NO_DATA, "the port is down")
+NO_COUNTER = Absence(Reason.NOT_SUPPORTED, "the adapter does not count it")
+CONSTANT_ERRORS = Absence(
+    Reason.NOT_SUPPORTED,
+    "it is 0, and the driver fills it with a constant: hfi1 some counters, mlx4 all with Ethernet or virtual functions",
+)
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
 NO_PROVIDER = Absence(Reason.NOT_SUPPORTED, "DMI names no known cloud provider")
 STALE_DATA = Absence(Reason.IDENTITY_MISMATCH, "cloud-init's data are of another instance than DMI's")
@@ -179,13 +185,17 @@ HOST_METRICS = (
          dims=("device", "port", "link_layer", "interface"),
          states=("nop", "down", "init", "armed", "active", "active_defer")),
     _row(261, "host_infiniband_rate_bytes_per_second", GAUGE, INT, "bytes_per_second", "Speed of the port",
-         "/sys/class/infiniband/*/ports/*/rate", dims=("device", "port", "link_layer", "interface")),
+         "/sys/class/infiniband/*/ports/*/rate", dims=("device", "port", "link_layer", "interface"),
+         absent=(PORT_DOWN,)),
     _row(262, "host_infiniband_receive_bytes_total", COUNTER, INT, "bytes", "Bytes received by the port",
-         "counters/port_rcv_data (times 4)", dims=("device", "port", "link_layer", "interface")),
+         "counters/port_rcv_data (times 4)", dims=("device", "port", "link_layer", "interface"),
+         absent=(NO_COUNTER,)),
     _row(263, "host_infiniband_transmit_bytes_total", COUNTER, INT, "bytes", "Bytes sent by the port",
-         "counters/port_xmit_data (times 4)", dims=("device", "port", "link_layer", "interface")),
+         "counters/port_xmit_data (times 4)", dims=("device", "port", "link_layer", "interface"),
+         absent=(NO_COUNTER,)),
     _row(264, "host_infiniband_errors_total", COUNTER, INT, "", "Errors of the port by the kernel's counter name",
-         "counters/*", dims=("device", "port", "link_layer", "interface", "counter")),
+         "counters/*", dims=("device", "port", "link_layer", "interface", "counter"),
+         absent=(NO_COUNTER, CONSTANT_ERRORS)),
     # services and inventory
     _row(270, "host_service_state", STATE, ENUM, "", "State of a service that a GPU node depends on",
          "/proc, /run/systemd, unit files", lane=SLOW, low=None, dims=("service",), states=SERVICE_STATES),

@@ -52,9 +52,11 @@ _FAST = FetchPlan(
         *(f"{NET}/*/statistics/{way}_{name}" for way in ("rx", "tx") for name in NET_COUNTERS),
         *(f"{INFINIBAND}/*/ports/*/{name}" for name in PORT_FILES),
         *(f"{INFINIBAND}/*/ports/*/counters/{name}" for name in ERROR_COUNTERS),
-        f"{INFINIBAND}/*/device/net/*/dev_port",
+        f"{INFINIBAND}/*/device/net/*/dev_port", f"{INFINIBAND}/*/device/device",
     ),
-    links=(f"{NET}/*/device", f"{NET}/*/device/driver", f"{NET}/*/device/physfn"),
+    links=(
+        f"{NET}/*/device", f"{NET}/*/device/driver", f"{NET}/*/device/physfn", f"{INFINIBAND}/*/device/driver",
+    ),
 )  # fmt: skip
 
 _PCI_FILES = (PCI_BUS, SYSFS, f"{PCI}/*/class")

@@ -15,6 +15,7 @@ from gpufleet.readers.host.parse.network import (
     parse_speed,
     parse_uevent,
     port_interface,
+    uncounted_errors,
 )
 from gpufleet.readers.host.parse.pci import basename
 from gpufleet.readers.host.parse.text import count, decode, printable
@@ -88,15 +89,12 @@ def map_infiniband(source: FetchedFiles, into: Readings) -> None:
 
 
 def _map_port(source: FetchedFiles, adapter: str, port: str, dev_ports: dict[str, str], into: Readings) -> None:
+    pci = f"{plan.INFINIBAND}/{adapter}/device"
     folder = f"{plan.INFINIBAND}/{adapter}/ports/{port}"
     files = source.fetched.files
     gid_interface = decode(files.get(f"{folder}/gid_attrs/ndevs/0", b""))
-    labels = (
-        printable(adapter),
-        port,
-        link_layer(files.get(f"{folder}/link_layer")),
-        port_interface(port, dev_ports, gid_interface),
-    )
+    layer = link_layer(files.get(f"{folder}/link_layer"))
+    labels = (printable(adapter), port, layer, port_interface(port, dev_ports, gid_interface))
     state = source.take(f"{folder}/state", parse_port_state)
     into.dim("host_infiniband_port_state", labels, state)
     # The rate of a port that is down is a placeholder (the slowest rate).
@@ -106,11 +104,14 @@ def _map_port(source: FetchedFiles, adapter: str, port: str, dev_ports: dict[str
         path = f"{folder}/counters/{name}"
         octets = NO_COUNTER if _is_not_counted(files.get(path)) else source.take(path, parse_octets)
         into.dim(f"host_infiniband_{metric}_bytes_total", labels, octets)
+    driver = basename(source.fetched.links.get(f"{pci}/driver", ""))
+    uncounted = uncounted_errors(driver, _text(files.get(f"{pci}/device", b""), pci), layer)
     for name in ERROR_COUNTERS:
         path = f"{folder}/counters/{name}"
         if path in files or path in source.fetched.errors:
             errors = NO_COUNTER if _is_not_counted(files.get(path)) else source.take(path, _count)
-            into.dim("host_infiniband_errors_total", (*labels, name), errors)
+            is_constant = errors == 0 and name in uncounted
+            into.dim("host_infiniband_errors_total", (*labels, name), NO_COUNTER if is_constant else errors)
 
 
 def _interface(source: FetchedFiles, name: str) -> Interface:

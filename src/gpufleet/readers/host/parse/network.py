@@ -130,6 +130,10 @@ ERROR_COUNTERS = (
 )
 """Error counters: files in `counters/`."""
 
+_NOT_OF_OMNI_PATH = frozenset({"VL15_dropped", "symbol_error"})
+_MLX4_VIRTUAL_FUNCTIONS = ("0x1002", "0x1004")
+"""PCI device ids of virtual functions of ConnectX-2 and ConnectX-3."""
+
 _RATE = re.compile(r"([0-9]{1,6})(?:\.([0-9]))? Gb/sec( .*)?", re.ASCII)
 _STATE = re.compile(r"([0-9]): ?([A-Z_]*)", re.ASCII)
 
@@ -177,6 +181,24 @@ def link_layer(content: bytes | None) -> str:
     """Return the link layer as a label: `infiniband`, `ethernet`, or empty if unknown."""
     text = decode(content).strip().lower() if content is not None else ""
     return text if text in ("infiniband", "ethernet") else ""
+
+
+def uncounted_errors(driver: str, device: str, layer: str) -> frozenset[str]:
+    """Return the error counters that the kernel's driver of an adapter fills with a constant 0.
+
+    - `hfi1` (Omni-Path) has no counterpart for two of them.
+    - `mlx4_core` fills in only octets and packets of ports with Ethernet, and of virtual functions.
+
+    Args:
+        driver: name of the driver, or empty if unknown.
+        device: PCI device id of the adapter as in sysfs, or empty if unknown.
+        layer: result of `link_layer`.
+    """
+    if driver == "hfi1":
+        return _NOT_OF_OMNI_PATH
+    if driver == "mlx4_core" and (layer == "ethernet" or device in _MLX4_VIRTUAL_FUNCTIONS):
+        return frozenset(ERROR_COUNTERS)
+    return frozenset()
 
 
 def port_interface(port: str, dev_ports: dict[str, str], gid_interface: str) -> str:
