@@ -248,6 +248,15 @@ async def test_fault_changes_exactly_its_item_in_time(fleet: ContractFleet, item
     assert {one.item for one in fleet.report(fault.cluster).not_visible} == found
 
 
+async def test_heartbeat_of_a_polled_target_meets_no_item(fleet: ContractFleet) -> None:
+    items = ("node.agent_version", "freshness.heartbeat", "freshness.clock", "freshness.delivery")
+    await fleet.run(3)
+    assert {fleet.statuses(CLEAN)[one] for one in items} == {ConformanceStatus.IMPLEMENTED}
+    rewritten(heartbeats(answered_at=1)).apply(fleet)
+    await fleet.run(3)
+    assert {fleet.statuses(CLEAN)[one] for one in items} == {ConformanceStatus.UNKNOWN}
+
+
 def test_every_must_of_the_hub_has_a_fault() -> None:
     assert FAULTS.keys() | {"metadata.registration"} == MUSTS
 

@@ -10,7 +10,7 @@ from gpufleet.fleet.facts.senders import SenderReading
 from gpufleet.hub.findings.gatherer import NO_READINGS
 from gpufleet.hub.findings.instant import HubInstant
 from gpufleet.hub.findings.reports import machine_columns, sender_columns
-from gpufleet.hub.findings.sender_inputs import data_delays, sender_readings, start_dropped
+from gpufleet.hub.findings.sender_inputs import data_delays, dropped_totals, sender_readings, start_dropped
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.model.api.senders import EpochConflict
 from gpufleet.model.stored.readings import NewestColumns
@@ -78,6 +78,14 @@ def test_sender_with_an_unknown_clock_has_a_delay_but_no_offset() -> None:
     (found,) = sender_readings(CLUSTER, senders, delays, {}, {}, hub_at(instant), 600.0)
     assert found.clock_ahead_seconds is None
     assert found.data_delay_seconds == pytest.approx(20)
+
+
+def test_polled_target_has_no_backlog_and_no_dropped_batches() -> None:
+    instant, _ = fleet_of([msgspec.structs.replace(case(), answered_ago=0)])
+    senders = sender_columns(instant, CLUSTER)
+    (found,) = sender_readings(CLUSTER, senders, np.zeros(1), {}, {}, hub_at(instant), 600.0)
+    assert (found.dropped_batches, found.oldest_queued_seconds) == (None, None)
+    assert dropped_totals(instant.senders, CLUSTER) == {}
 
 
 def test_stale_sender_has_only_what_the_hub_knows() -> None:

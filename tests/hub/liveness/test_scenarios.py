@@ -471,6 +471,7 @@ async def test_target_that_never_answered_was_never_seen(hub: FakeClockHub) -> N
     await hub.advance(100, [target])
     record = await hub.sender(target)
     assert (record.liveness.state, record.liveness.unseen_seconds) == (State.NEVER_SEEN, None)
+    assert (record.version, record.queue_records, record.dropped_total) == ("", None, None)
     assert record.complete_up_to is None
     assert state(await hub.cluster()) is State.NEVER_SEEN
 

@@ -175,7 +175,8 @@ def individually(
     )
     upper = [None if one.state is State.RETIRED else complete_up_to(freshness) for freshness, one in senders]
     known = [at for at in upper if at is not None]
-    beats = [(one.state, freshness.newest.heartbeat) for freshness, one in senders if freshness.newest.heartbeat]
+    sent = [(one.state, freshness.newest.heartbeat) for freshness, one in senders]
+    beats = [(state, beat) for state, beat in sent if beat is not None and beat.answered_at is None]
     partial = []
     for what, found in (("senders", [one for _, one in senders]), ("machines", machines)):
         expected = [one for one in found if one.state is not State.RETIRED]

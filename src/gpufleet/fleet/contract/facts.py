@@ -46,8 +46,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         source: origin of its GPU readings.
         is_scraped: whether the hub connects to it, or to its exporter.
         in_kubernetes: whether it is a node of a Kubernetes cluster.
-        version: gpufleet version of its sender, as reported.
-        heartbeat_seconds: interval that its sender declares.
+        version: gpufleet version of its sender, as reported; None if the hub creates its batches.
+        heartbeat_seconds: interval that its sender declares; None likewise.
         clock_ahead_seconds: offset of its sender's clock from the hub's, negative if behind, away from 0 to whole
             seconds.
         missing_batches: batches of its sender that are missing and not in its backlog.

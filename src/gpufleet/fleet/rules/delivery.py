@@ -64,7 +64,7 @@ DELIVERY_RULES = (
         condition=lambda facts, _: in_window(over(facts["dropped_batches"], 0), facts["uptime_seconds"], HOUR_SECONDS),
         explanation="The sender drops batches: its spool is full or its disk refuses writes.",
         action="Enlarge the spool or its disk. The dropped measurements are lost.",
-        unknown_when="The sender sent no heartbeat, or the hub started less than an hour before.",
+        unknown_when="The sender sent no heartbeat of its own, or the hub started less than an hour before.",
     ),
     FindingRule(
         id="sender.backlog",
@@ -77,7 +77,7 @@ DELIVERY_RULES = (
         pending_seconds=60,
         explanation="Old batches are queued at the sender.",
         action="Check the sender's connection and the hub's responses to it.",
-        unknown_when="The sender sent no heartbeat, or could not read its spool.",
+        unknown_when="The sender sent no heartbeat of its own, or could not read its spool.",
     ),
     FindingRule(
         id="sender.backfilled",

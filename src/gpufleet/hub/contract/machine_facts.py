@@ -108,9 +108,11 @@ def _add_reports(table: "_GroupedFacts", cluster: ClusterColumns) -> None:
     table.add("unseen_days", days, int)
     table.add("source", _sources(cluster), lambda number: _SOURCES[int(number)])
     table.add("is_scraped", cluster.by_machine([_is_scraped(one) for one in senders.tracked]), bool)
-    versions = [one.newest.heartbeat.version if one.newest.heartbeat else None for one in senders.tracked]
+    beats = [one.newest.own_heartbeat for one in senders.tracked]
+    versions = [one.version if one else None for one in beats]
     table.add_values("version", [None if at == NO_SENDER else versions[at] for at in sender.tolist()])
-    table.add("heartbeat_seconds", cluster.by_machine(senders.interval), float)
+    intervals = [one.interval_seconds if one else np.nan for one in beats]
+    table.add("heartbeat_seconds", cluster.by_machine(intervals), float)
     ahead = cluster.of_senders("clock_ahead_seconds")
     table.add("clock_ahead_seconds", np.copysign(np.ceil(np.abs(ahead)), ahead) + 0.0, float)
     table.add("missing_batches", cluster.of_senders("missing_batches"), int)

@@ -25,11 +25,11 @@ CONFLICT_NS = 24 * 3600 * NANOS
 
 
 def dropped_totals(senders: Senders, cluster: str) -> dict[SenderKey, tuple[str, int]]:
-    """Return epoch and total of dropped batches of the senders of a cluster with a heartbeat."""
+    """Return epoch and total of dropped batches of the senders of a cluster that report it."""
     return {
         (cluster, name): (known.newest.epoch, heartbeat.dropped_total)
         for name, known in senders.of(cluster)
-        if (heartbeat := known.newest.heartbeat) is not None
+        if (heartbeat := known.newest.own_heartbeat) is not None
     }
 
 
@@ -69,7 +69,7 @@ def sender_readings(
         strict=True,
     )
     for name, tracked, is_current, unseen, ahead, interval, delay in rows:
-        who, heartbeat = (cluster, name), tracked.newest.heartbeat
+        who, heartbeat = (cluster, name), tracked.newest.own_heartbeat
         missing = missing_batches(instant.missing.get(who, 0), heartbeat)
         conflict = _conflicting(who, instant)
         if not is_current:

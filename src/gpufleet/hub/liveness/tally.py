@@ -57,7 +57,7 @@ class ClusterTally:
         complete_up_to: the earliest of its senders', nanoseconds since 1970; None if unknown.
         not_waited_for: number of senders that `complete_up_to` leaves out.
         dropped, queued: batches that senders dropped; batches queued at senders that are not retired. None without a
-            sender that reports them: an import does not.
+            sender that reports them: a writer or a polled target does not.
         ahead: clock offset in seconds with the largest absolute value, retired senders excluded; None if unknown.
         aheads: clock offset in seconds of each sender, NaN if unknown.
         backlog: names of senders with a backlog.
@@ -82,7 +82,7 @@ class ClusterTally:
     def add(self, freshness: SenderFreshness, judged: Liveness) -> None:
         """Count a sender."""
         self.senders[judged.state] += 1
-        heartbeat = freshness.newest.heartbeat
+        heartbeat = freshness.newest.own_heartbeat
         is_active = judged.state is not State.RETIRED
         complete = complete_up_to(freshness) if is_active else None
         if complete is None:

@@ -247,7 +247,7 @@ def sender_record(
 ) -> SenderRecord:
     """Return the record of a sender; `runs` are epochs, received numbers, and numbers that are not missing."""
     newest = freshness.newest
-    heartbeat = newest.heartbeat
+    heartbeat, own = newest.heartbeat, newest.own_heartbeat
     complete = complete_up_to(freshness)
     epochs = tuple(
         EpochRecord(
@@ -269,10 +269,10 @@ def sender_record(
         liveness=liveness,
         clock_ahead_seconds=freshness.clock_ahead_seconds,
         complete_up_to=to_datetime(complete) if complete else None,
-        version=heartbeat.version if heartbeat else "",
-        queue_records=heartbeat.queue_records if heartbeat else None,
-        oldest_unsent=to_datetime(heartbeat.oldest_unsent) if heartbeat and heartbeat.oldest_unsent else None,
-        dropped_total=heartbeat.dropped_total if heartbeat else None,
+        version=own.version if own else "",
+        queue_records=own.queue_records if own else None,
+        oldest_unsent=to_datetime(own.oldest_unsent) if own and own.oldest_unsent else None,
+        dropped_total=own.dropped_total if own else None,
         missing=sum(one.missing for one in epochs),
         epochs=epochs,
         conflict=conflict,

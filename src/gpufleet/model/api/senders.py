@@ -50,16 +50,18 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         sent_at: creation time of its newest batch, by its clock; by the hub's if the hub creates its batches.
         received_at: when that was received, by the hub's clock.
         age_seconds: since then.
-        heartbeat_interval_seconds: its declared interval, or None if it never declared one.
+        heartbeat_interval_seconds: its declared interval, or None if it never declared one. For a target that the hub
+            polls, it is the hub's.
         liveness: state by the time in which the hub was ingesting.
         clock_ahead_seconds: seconds that its clock is ahead of the hub's, less the shortest transit time; or negative.
             None if the hub creates its batches: it is a writer of another system, or a target that the hub polls.
         complete_up_to: everything that it measured up to this time was received, except `missing`, by its clock; None
             if the sender is lost or never reported its backlog.
-        version: its gpufleet version, as reported.
-        queue_records: its spool backlog, as reported, less the records received since.
+        version: its gpufleet version, as reported; empty if the hub creates its batches.
+        queue_records: its spool backlog, as reported, less the records received since; None if the hub creates its
+            batches.
         oldest_unsent: measurement time of the oldest queued record, as reported; None if the queue is empty.
-        dropped_total: records dropped since its epoch began, as reported.
+        dropped_total: records dropped since its epoch began, as reported; None likewise.
         missing: batches lost or still on the way, over all epochs.
         epochs: its runs of sequence numbers.
         conflict: the newest since the hub started, or None.

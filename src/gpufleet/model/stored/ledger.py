@@ -59,7 +59,7 @@ class NewestReport(msgspec.Struct, frozen=True, kw_only=True):
         sent_at: nanoseconds since 1970 by the sender's clock, or else by the hub's: see `is_created_by_hub`.
         received_at: nanoseconds since 1970 by the hub's clock.
         reported_at: place in the order of reports, see `AcceptedBatch`; 0 if none was given.
-        heartbeat: the newest heartbeat, or None if there was none.
+        heartbeat: the newest heartbeat, or None if there was none. See `own_heartbeat`.
     """
 
     epoch: str
@@ -75,7 +75,17 @@ class NewestReport(msgspec.Struct, frozen=True, kw_only=True):
 
         These are the batches of writers, which have no heartbeat, and of the targets that the hub polls.
         """
-        return self.heartbeat is None or self.heartbeat.answered_at is not None
+        return self.own_heartbeat is None
+
+    @property
+    def own_heartbeat(self) -> Heartbeat | None:
+        """Return the newest heartbeat if the sender itself created it, or None.
+
+        The heartbeat of a polled target describes the hub: its version, an empty queue and no dropped batches.
+        """
+        if self.heartbeat is None or self.heartbeat.answered_at is not None:
+            return None
+        return self.heartbeat
 
 
 class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
