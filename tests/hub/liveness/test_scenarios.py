@@ -429,6 +429,7 @@ async def test_unreachable_target_is_stale_like_an_agent(hub: FakeClockHub) -> N
     assert record.liveness.unseen_seconds is not None
     assert abs(record.liveness.unseen_seconds - 3630) < INTERVAL
     assert record.age_seconds < INTERVAL  # the importer's reports are recent
+    assert record.last_seen_at == to_datetime(target.answered_at)
     target.answered_at = hub.clock.now_ns()
     await hub.take(target.body(hub.clock))
     assert (await state_of(hub, target), await machine_states(hub)) == (State.LIVE, State.LIVE)
@@ -471,6 +472,7 @@ async def test_target_that_never_answered_was_never_seen(hub: FakeClockHub) -> N
     await hub.advance(100, [target])
     record = await hub.sender(target)
     assert (record.liveness.state, record.liveness.unseen_seconds) == (State.NEVER_SEEN, None)
+    assert record.last_seen_at is None
     assert (record.version, record.queue_records, record.dropped_total) == ("", None, None)
     assert record.complete_up_to is None
     assert state(await hub.cluster()) is State.NEVER_SEEN

@@ -155,7 +155,7 @@ def senders_tables(found: Sequence[SenderRecord]) -> Parts:
             one.cluster,
             state_cell(one.liveness),
             one.version,
-            age_cell(one.age_seconds),
+            _seen_cell(one),
             Cell() if one.queue_records is None else count_cell(one.queue_records),
             time_cell(one.oldest_unsent),
             Cell() if one.dropped_total is None else count_cell(one.dropped_total),
@@ -177,3 +177,10 @@ def senders_tables(found: Sequence[SenderRecord]) -> Parts:
         TextColumn("conflict", rank=1, cut=True),
     )
     return [TextTable(columns, rows, "senders")]
+
+
+def _seen_cell(found: SenderRecord) -> Cell:
+    """Return the age of the last report, or of the last answer of a polled target; empty if it never answered."""
+    if found.last_seen_at is None:
+        return Cell()
+    return age_cell(found.age_seconds + (found.received_at - found.last_seen_at).total_seconds())

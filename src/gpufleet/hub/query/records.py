@@ -17,7 +17,7 @@ from gpufleet.fleet.readings import (
     device_views,
     devices,
 )
-from gpufleet.hub.liveness.senders import SenderFreshness
+from gpufleet.hub.liveness.senders import SenderFreshness, answered_at
 from gpufleet.hub.liveness.states import complete_up_to, view_liveness
 from gpufleet.hub.query.holder_records import node_holders
 from gpufleet.hub.receive.sequences import Intervals
@@ -265,6 +265,7 @@ def sender_record(
         sent_at=to_datetime(newest.sent_at),
         received_at=to_datetime(newest.received_at),
         age_seconds=_age(now, newest.received_at),
+        last_seen_at=to_datetime(answered_at(newest)) if not freshness.never_answered else None,
         heartbeat_interval_seconds=heartbeat.interval_seconds if heartbeat else None,
         liveness=liveness,
         clock_ahead_seconds=freshness.clock_ahead_seconds,

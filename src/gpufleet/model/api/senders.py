@@ -50,6 +50,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         sent_at: creation time of its newest batch, by its clock; by the hub's if the hub creates its batches.
         received_at: when that was received, by the hub's clock.
         age_seconds: since then.
+        last_seen_at: `received_at`, or the last answer of a target that the hub polls; None if it never answered.
         heartbeat_interval_seconds: its declared interval, or None if it never declared one. For a target that the hub
             polls, it is the hub's.
         liveness: state by the time in which the hub was ingesting.
@@ -72,6 +73,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
     sent_at: dt.datetime
     received_at: dt.datetime
     age_seconds: float
+    last_seen_at: dt.datetime | None
     heartbeat_interval_seconds: float | None
     liveness: Liveness
     clock_ahead_seconds: float | None
