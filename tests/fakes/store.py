@@ -552,7 +552,9 @@ class MemoryStore:
         """Return 0 if the driver of a machine without reported GPUs reports none, else None."""
         rows = [one for one in self.latest(cluster, machine) if "nvidia_driver_state" in one.sample.values]
         newest = max(rows, key=lambda one: one.received_at, default=None)
-        return 0 if newest is not None and newest.sample.values.get("nvidia_devices") == 0 else None
+        values = {} if newest is None else newest.sample.values
+        is_zero = values.get("nvidia_devices") == 0 or values.get("nvidia_driver_state") == "no_supported_gpu"
+        return 0 if is_zero else None
 
     def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
         batches = [one for _, some in self.writes for one in some]

@@ -57,6 +57,9 @@ NO_STATE = -1
 
 DRIVER_STATE, DRIVER_GPUS = CATALOGUE["nvidia_driver_state"], CATALOGUE["nvidia_devices"]
 
+WITHOUT_GPUS = DRIVER_STATE.states.index("no_supported_gpu")
+"""Stored number of the state of a driver that is loaded and reports no GPU. It may report no number of them either."""
+
 NO_DRIVER_ROW, NO_DRIVER_GPUS = -2, -1
 """Number of GPUs of a row that is not about a driver, and of a driver that reports no number."""
 
@@ -341,8 +344,9 @@ def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
 
 
 def _driver_gpus(group: ValueGroup) -> NumericArray:
-    is_drivers = _whole_numbers(group, DRIVER_STATE, NO_STATE) != NO_STATE
-    return np.where(is_drivers, _whole_numbers(group, DRIVER_GPUS, NO_DRIVER_GPUS), NO_DRIVER_ROW)
+    states, gpus = _whole_numbers(group, DRIVER_STATE, NO_STATE), _whole_numbers(group, DRIVER_GPUS, NO_DRIVER_GPUS)
+    gpus = np.where((states == WITHOUT_GPUS) & (gpus == NO_DRIVER_GPUS), 0, gpus)
+    return np.where(states != NO_STATE, gpus, NO_DRIVER_ROW)
 
 
 def _whole_numbers(group: ValueGroup, metric: Metric, none: int) -> NumericArray:

@@ -18,6 +18,7 @@ from gpufleet.stores.clickhouse.machines.counts import (
     NO_DRIVER_ROW,
     NO_STATE,
     STATE,
+    WITHOUT_GPUS,
     BusReports,
     GpuCounts,
     GpuReports,
@@ -46,18 +47,21 @@ _ROWS_AT_ONCE = 65_536
 _STATE_ONLY = frozenset({STATE.name})
 
 
-def _value_or(metric: Metric, none: int) -> str:
-    """Return the expression of a whole number of a row, or `none`."""
+def _value_or(metric: Metric, none: int | str) -> str:
+    """Return the expression of a whole number of a row, or `none`, a number or an expression."""
     return f"if(has(int_ids, {metric.id}), toInt64(int_values[indexOf(int_ids, {metric.id})]), {none})"
 
 
 _HAS_DRIVER = f"has(int_ids, {DRIVER_STATE.id})"
 
+_UNCOUNTED = f"if({_value_or(DRIVER_STATE, NO_STATE)} = {WITHOUT_GPUS}, 0, {NO_DRIVER_GPUS})"
+"""Number of GPUs of a driver that reports no number."""
+
 _REPORTS = f"""
 SELECT machine, view, reader, provenance, toUnixTimestamp64Nano(known_at) AS known_ns,
     toUnixTimestamp64Nano(received_at) AS received_ns, has_totals,
     {_value_or(STATE, NO_STATE)} AS state,
-    if({_HAS_DRIVER}, {_value_or(DRIVER_GPUS, NO_DRIVER_GPUS)}, {NO_DRIVER_ROW}) AS driver_gpus
+    if({_HAS_DRIVER}, {_value_or(DRIVER_GPUS, _UNCOUNTED)}, {NO_DRIVER_ROW}) AS driver_gpus
 FROM latest WHERE {MachineRange.CONDITION} AND (startsWith(view, '{GPU_KEY_PREFIX}') OR {_HAS_DRIVER})
 """  # noqa: S608 - the names are ours
 """Reports of GPUs and drivers, also those that a merge will remove: the counts order them, which takes less time."""
