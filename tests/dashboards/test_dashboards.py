@@ -272,7 +272,7 @@ def test_each_gpu_of_dcgm_exporter_counts_once(peer: Callable[[str], Path], tmp_
 @pytest.mark.system
 def test_zero_of_a_family_that_has_no_value_is_not_drawn(peer: Callable[[str], Path], tmp_path: Path) -> None:
     parsed = TextParser().parse(Path("tests/data/exposition/dcgm-exporter-h100-vgpu-guest.txt").read_bytes())
-    labels = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a"}
+    labels = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a", "modelName": "NVIDIA L40S"}
     series = {
         labelled(one.name, labels): f"{value:g}x10" for one, value in zip(parsed.series, parsed.values, strict=True)
     }
@@ -285,6 +285,23 @@ def test_zero_of_a_family_that_has_no_value_is_not_drawn(peer: Callable[[str], P
     }
     expected = [Expected(query_of_all(drawn[title]), result) for title, result in results.items()]
     run_cases(peer("promtool"), "groups: []", [RuleCase("zeros", series, expected)], tmp_path)
+
+
+@pytest.mark.system
+def test_encoder_zero_of_chips_without_one_is_not_drawn(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    without = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA H200", "GRID A100D-80C", "NVIDIA A30", "")
+    having = ("NVIDIA L40S", "Tesla T4", "NVIDIA A10G", "NVIDIA RTX 6000 Ada Generation", "Quadro RTX 6000")
+
+    def of(product: str, use: str) -> str:
+        labels = {"Hostname": "n1", "gpu": "0", "UUID": f"{use} {product}", "modelName": product}
+        return labelled("DCGM_FI_DEV_ENC_UTIL", labels)
+
+    drawn = {of(product, "idle"): 0.0 for product in having} | {of(one, "used"): 7.0 for one in (*having, *without)}
+    series = {name: f"{value:g}x10" for name, value in drawn.items()}
+    series |= {of(product, "idle"): "0x10" for product in without}
+    (panel,) = (one for one in panels(DASHBOARDS["dcgm"]) if one.title == "Encoder")
+    expected = [Expected(query_of_all(panel.queries[0].expression), drawn)]
+    run_cases(peer("promtool"), "groups: []", [RuleCase("encoders", series, expected)], tmp_path)
 
 
 def test_variables_of_dcgm_list_gpus_without_memory() -> None:

@@ -2,6 +2,8 @@
 
 from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
 from gpufleet.dialects.dcgm_exporter import FAMILIES, PRESENT
+from gpufleet.fleet.board import METRIC_OF_ENGINE
+from gpufleet.model.engines import CHIPS_WITHOUT
 
 GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
 LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
@@ -78,7 +80,15 @@ def dcgm_dashboard() -> Dashboard:
 def _measured(family: str) -> str:
     """Return the query for a family, without zeros that are no measurement."""
     series = f"{family}{{{GPUS}}}"
-    return f"({series} != 0)" if FAMILIES[family].zero is not None else series
+    mapping = FAMILIES[family]
+    measured = [
+        f"{family}{{{GPUS},modelName!~`|.*(?:{chips.pattern}).*`}}"
+        for engine, chips in CHIPS_WITHOUT.items()
+        if METRIC_OF_ENGINE[engine] == mapping.metric
+    ]
+    if mapping.zero is None and not measured:
+        return series
+    return f"({' or '.join([f'{series} != 0', *measured])})"
 
 
 def _per_gpu(series: str) -> str:

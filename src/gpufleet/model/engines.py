@@ -18,7 +18,8 @@ _TURING = (
 )
 _GA10X = r"\bA(?:2|10[GM]?|16|40)\b|\bRTX ?A\d{3,4}\b|\bRTX 30[5-9]0\b"
 
-_CHIPS_WITHOUT = {ENCODER: re.compile(_DATA_CENTRE), JPEG: re.compile(f"{_TURING}|{_GA10X}")}
+CHIPS_WITHOUT = {ENCODER: re.compile(_DATA_CENTRE), JPEG: re.compile(f"{_TURING}|{_GA10X}")}
+"""Engine to the pattern, found in the names of products whose chip lacks it. RE2 has the same syntax."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -28,7 +29,7 @@ def lacking_engines(product: str) -> tuple[str, ...]:
     Args:
         product: product name or vGPU type as the driver reports it, such as `NVIDIA H100 80GB HBM3`.
     """
-    return tuple([engine for engine, chips in _CHIPS_WITHOUT.items() if chips.search(product)])
+    return tuple([engine for engine, chips in CHIPS_WITHOUT.items() if chips.search(product)])
 
 
 _VGPU_TYPE = re.compile(r"-\d{1,3}[ABCQ](?:ME)?\Z")
