@@ -1,10 +1,15 @@
 """Evaluation of the rules in a running hub: state of an earlier process, metrics, and switching it off."""
 
+import asyncio
+from concurrent.futures import Executor
 from pathlib import Path
+
+import pytest
 
 from gpufleet.config.hub import FindingsConfig
 from gpufleet.fleet.contract.facts import ClusterFacts
 from gpufleet.hub.contract.verdicts import ContractVerdicts
+from gpufleet.hub.findings.evaluator import FindingEvaluator
 from gpufleet.registry.database import Database
 from gpufleet.registry.findings import SqlFindings
 from gpufleet.wiring.contract import load_contract
@@ -51,6 +56,15 @@ async def test_hub_evaluates_the_rules_and_keeps_open_findings(tmp_path: Path) -
         _, page = await site.request("/v1/findings")
         assert page["evaluation"]["is_current"]
         assert [one["state"] for one in page["items"]] == ["unknown"]
+
+
+async def test_no_numbers_of_an_evaluation_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(_: FindingEvaluator, __: Executor) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FindingEvaluator, "evaluate", wait)
+    async with running_site(tmp_path) as site:
+        assert await series(site, "gpufleet_hub_findings") == []
 
 
 async def test_evaluation_can_be_disabled(tmp_path: Path) -> None:

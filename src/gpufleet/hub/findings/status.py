@@ -20,8 +20,8 @@ class EvaluationStatus:
     Attributes:
         interval_seconds: configured time between two judgements.
         at: time of the newest judgement whose result is durable, nanoseconds since 1970; None if there was none.
-        seconds: duration of the newest judgement.
-        subjects: number of judged subjects.
+        seconds: duration of the newest judgement; None if there was none.
+        subjects: number of judged subjects; None before the first judgement.
         untracked: as in `Findings`.
         open: open findings.
         failures: parts that failed at the newest judgement, with the reason.
@@ -33,8 +33,8 @@ class EvaluationStatus:
         """Take the configured time between two judgements."""
         self.interval_seconds = interval_seconds
         self.at: int | None = None
-        self.seconds = 0.0
-        self.subjects = 0
+        self.seconds: float | None = None
+        self.subjects: int | None = None
         self.untracked = 0
         self.open: tuple[Finding, ...] = ()
         self.failures: Mapping[str, str] = {}

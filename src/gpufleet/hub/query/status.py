@@ -30,18 +30,18 @@ class RuleStatus(Protocol):
         ...
 
     @property
-    def seconds(self) -> float:
-        """Duration of the newest judgement."""
+    def seconds(self) -> float | None:
+        """Duration of the newest judgement; None if there was none."""
         ...
 
     @property
-    def subjects(self) -> int:
-        """Number of judged subjects."""
+    def subjects(self) -> int | None:
+        """Number of judged subjects; None before the first judgement."""
         ...
 
     @property
     def untracked(self) -> int:
-        """Subjects beyond the limit on findings."""
+        """Subjects beyond the limit on findings, at the newest durable judgement."""
         ...
 
     @property

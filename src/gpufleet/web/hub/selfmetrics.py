@@ -142,15 +142,15 @@ def _rules(page: MetricsPage, rules: RuleStatus) -> None:
     for (rule, severity, state, cluster), count in sorted(rules.counts().items()):
         labels = {"rule": rule, "severity": severity.value, "state": state.value, "cluster": cluster}
         page.add("gpufleet_findings", format_labels(labels), count)
+    at, untracked = (None, None) if rules.at is None else (rules.at / NANOS, rules.untracked)
     for name, text, value in (
         ("evaluation_seconds", "Duration of the last evaluation of the rules", rules.seconds),
         ("subjects", "Subjects that the rules judge", rules.subjects),
-        ("untracked", "Subjects for which a rule fires beyond the limit on findings", rules.untracked),
+        ("untracked", "Subjects for which a rule fires beyond the limit on findings", untracked),
+        ("last_evaluation_timestamp_seconds", "Time of the last evaluation of the rules", at),
     ):
-        _single(page, f"findings_{name}", "gauge", text, value)
-    if rules.at is not None:
-        text = "Time of the last evaluation of the rules"
-        _single(page, "findings_last_evaluation_timestamp_seconds", "gauge", text, rules.at / NANOS)
+        if value is not None:
+            _single(page, f"findings_{name}", "gauge", text, value)
     text = "Evaluations without a part of the facts, or whose result could not be stored"
     _by_label(page, "findings_errors_total", text, "part", rules.errors)
 
