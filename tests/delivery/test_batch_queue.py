@@ -24,7 +24,7 @@ async def test_deleted_spool_is_counted_and_replaced(tmp_path: Path) -> None:
     with pytest.raises(SpoolGoneError):
         await queue.live()
     await queue.put(make, 7)
-    assert (queue.lost, queue.records, queue.memory_records) == (2, 1, 1)
+    assert (queue.lost, queue.records, queue.memory_records) == (2, None, 1)
     await queue.put(make, 7)  # into the new spool
     assert (queue.lost, queue.records, queue.memory_records) == (2, 2, 1)
     oldest = await queue.oldest()

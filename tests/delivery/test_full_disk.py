@@ -14,13 +14,15 @@ from gpufleet.delivery.outbox import Outbox
 from gpufleet.delivery.pacing import Pacer
 from gpufleet.delivery.post import HubClient, RejectedBatches
 from gpufleet.delivery.pusher import Pusher
+from gpufleet.exporters.agent_page import add_queue_stats
+from gpufleet.exporters.exposition import MetricsPage
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import SpoolError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.wire.batch import MachineReport
-from gpufleet.spool import Spool, SpoolRecord
+from gpufleet.spool import Spool, SpoolDiskError, SpoolRecord
 from tests.fakes.clock import FakeClock
 from tests.fakes.hub import FakeHub
 from tests.support.waiting import wait_until_async
@@ -40,11 +42,17 @@ def full_disk() -> Iterator[None]:
 class QueueFixture:
     def __init__(self, folder: Path, memory_bytes: int = 1 << 20) -> None:
         self.memory = MemoryQueue(memory_bytes)
-        self.queue = BatchQueue(lambda: Spool.open(folder, max_bytes=1 << 20), self.memory)
+        self.is_readable = True
+        self.queue = BatchQueue(lambda: self._open(folder), self.memory)
         self.outbox = Outbox(
             self.queue, cluster="c", sender="s", heartbeat_seconds=1e6, config_hash="h", clock=FakeClock()
         )
         self.number = 0
+
+    def _open(self, folder: Path) -> Spool:
+        if not self.is_readable:
+            raise SpoolDiskError("read-only")
+        return Spool.open(folder, max_bytes=1 << 20)
 
     async def post(self, count: int) -> None:
         for _ in range(count):
@@ -79,6 +87,9 @@ class QueueFixture:
 
     async def empty(self) -> bool:
         return self.queue.records == 0
+
+    async def in_memory_empty(self) -> bool:
+        return self.queue.memory_records == 0
 
 
 def missing(hub: FakeHub) -> int:
@@ -155,6 +166,28 @@ async def test_agent_starts_on_a_full_disk_and_uses_it_later(tmp_path: Path) -> 
     await fixture.post(1)
     assert (fixture.queue.memory_records, fixture.queue.records) == (2, 3)
     fixture.queue.close()
+
+
+async def test_backlog_of_a_spool_that_cannot_be_opened_is_unknown(tmp_path: Path) -> None:
+    first, second = QueueFixture(tmp_path / "spool"), QueueFixture(tmp_path / "spool")
+    await first.queue.open()
+    await first.post(4)
+    first.queue.close()
+    second.is_readable = False
+    await second.queue.open()
+    await second.post(2)
+    page = MetricsPage()
+    add_queue_stats(page, 'node="n"', second.outbox.queue_stats())
+    lines = page.encode().decode().splitlines()
+    assert [line for line in lines if line[0] != "#"] == ['gpufleet_spool_memory_records{node="n"} 2']
+    async with FakeHub.running() as hub, second.pushing(hub.url, tmp_path):
+        await wait_until_async(second.in_memory_empty)
+        (beat,) = [batch.heartbeat for batch in hub.taken if batch.heartbeat is not None]
+    assert (beat.queue_records, beat.queue_bytes, beat.oldest_unsent, beat.dropped_total) == (None, None, None, None)
+    second.is_readable = True
+    await second.post(1)
+    assert second.queue.records == 5
+    second.queue.close()
 
 
 async def test_spool_locked_by_another_process_is_not_a_disk_error(tmp_path: Path) -> None:

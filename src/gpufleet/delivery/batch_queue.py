@@ -133,14 +133,19 @@ class BatchQueue:
             self._spool.close()
 
     @property
-    def records(self) -> int:
-        """Number of queued batches."""
+    def records(self) -> int | None:
+        """Number of queued batches; None while the spool is not open: it can have batches of an earlier process."""
+        return self.readable_records if self._spool else None
+
+    @property
+    def readable_records(self) -> int:
+        """Number of batches in memory and in a spool that is open."""
         return self._memory.records + (self._spool.depth.records if self._spool else 0)
 
     @property
-    def waiting_bytes(self) -> int:
-        """Bytes of all queued bodies."""
-        return self._memory.bytes + (self._spool.depth.bytes if self._spool else 0)
+    def waiting_bytes(self) -> int | None:
+        """Bytes of all queued bodies; None while the spool is not open."""
+        return self._memory.bytes + self._spool.depth.bytes if self._spool else None
 
     @property
     def memory_records(self) -> int:
@@ -148,9 +153,12 @@ class BatchQueue:
         return self._memory.records
 
     @property
-    def dropped(self) -> int:
-        """Batches that the spool dropped since its creation to stay within its limits, or found missing on opening."""
-        return self._spool.dropped_total + self._spool.recovery.lost_records if self._spool else 0
+    def dropped(self) -> int | None:
+        """Batches that the spool dropped since its creation to stay within its limits, or found missing on opening.
+
+        None while the spool is not open.
+        """
+        return self._spool.dropped_total + self._spool.recovery.lost_records if self._spool else None
 
     @property
     def lost(self) -> int:
@@ -159,9 +167,10 @@ class BatchQueue:
 
     @property
     def oldest_at(self) -> int | None:
-        """Time of the oldest batch in nanoseconds since 1970, see `put`; None if the queue is empty."""
-        in_spool = self._spool.depth.oldest_at if self._spool else None
-        in_memory = self._memory.oldest()
+        """Time of the oldest batch in nanoseconds since 1970, see `put`; None if the queue is empty or not known."""
+        if self._spool is None:
+            return None
+        in_spool, in_memory = self._spool.depth.oldest_at, self._memory.oldest()
         return in_spool if in_spool is not None or in_memory is None else in_memory.at
 
     async def put(self, make: Callable[[str, int], bytes], at: int) -> None:

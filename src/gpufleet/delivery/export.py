@@ -48,14 +48,14 @@ class QueueStats(msgspec.Struct):
     """Current backlog of the agent.
 
     Attributes:
-        records, bytes: queued on disk and in memory.
-        dropped: records dropped by the spool since its creation, for lack of room or for their age.
+        records, bytes: queued on disk and in memory; None while the spool cannot be opened.
+        dropped: records dropped by the spool since its creation, for lack of room or for their age; None likewise.
         in_memory: records held in memory only, because the disk refused them.
     """
 
-    records: int = 0
-    bytes: int = 0
-    dropped: int = 0
+    records: int | None = 0
+    bytes: int | None = 0
+    dropped: int | None = 0
     in_memory: int = 0
 
 

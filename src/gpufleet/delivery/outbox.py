@@ -108,7 +108,7 @@ class Outbox:
             queue_records=queue.records,
             queue_bytes=queue.bytes,
             oldest_unsent=self._queue.oldest_at,
-            dropped_total=queue.dropped + self._lost,
+            dropped_total=None if queue.dropped is None else queue.dropped + self._lost,
         )
 
 

@@ -85,13 +85,13 @@ class Pusher:
                     if not await self._post_oldest():
                         return
             except _NotNowError as error:
-                log.info("%d batches stay in the spool: %s", self._queue.records, error)
+                log.info("%d batches stay in the spool: %s", self._queue.readable_records, error)
 
     async def _post_due(self) -> float | None:
         """Post everything that is due. Return the seconds until more is due, or None if the queue is empty."""
         while True:
             await self._post_live()
-            if self._queue.records == 0:
+            if self._queue.readable_records == 0:
                 return None
             if self._backfill.delay > 0:
                 return self._backfill.delay
@@ -140,7 +140,7 @@ class Pusher:
     async def _accepted(self, one: QueuedBatch) -> None:
         await self._queue.acknowledge(one)
         if self._failures:
-            log.info("the hub accepts batches again; %d queued", self._queue.records)
+            log.info("the hub accepts batches again; %d queued", self._queue.readable_records)
         self._failures = 0
         self._stats.acknowledged += 1
         self._stats.last_success = self._clock.now_ns()

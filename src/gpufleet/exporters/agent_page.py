@@ -65,19 +65,18 @@ def add_send_stats(page: MetricsPage, node: str, send: SendStats) -> None:
 
 
 def add_queue_stats(page: MetricsPage, node: str, queue: QueueStats) -> None:
-    """Add the backlog; `node` as in `add_stats`."""
-    _declare_gauge(page, "gpufleet_spool_records", "Batches queued in the spool")
-    page.add("gpufleet_spool_records", node, queue.records)
-    _declare_gauge(page, "gpufleet_spool_bytes", "Bytes queued in the spool")
-    page.add("gpufleet_spool_bytes", node, queue.bytes)
-    _declare_gauge(
-        page, "gpufleet_spool_memory_records", "Queued batches held in memory only, because the disk refused them"
-    )
-    page.add("gpufleet_spool_memory_records", node, queue.in_memory)
-    _declare_counter(
-        page, "gpufleet_spool_dropped_total", "Batches dropped for lack of room or for age since the spool was created"
-    )
-    page.add("gpufleet_spool_dropped_total", node, queue.dropped)
+    """Add the backlog, without numbers of a spool that cannot be opened; `node` as in `add_stats`."""
+    dropped = "Batches dropped for lack of room or for age since the spool was created"
+    in_memory = "Queued batches held in memory only, because the disk refused them"
+    for declare, family, help_, value in (
+        (_declare_gauge, "gpufleet_spool_records", "Batches queued in the spool", queue.records),
+        (_declare_gauge, "gpufleet_spool_bytes", "Bytes queued in the spool", queue.bytes),
+        (_declare_gauge, "gpufleet_spool_memory_records", in_memory, queue.in_memory),
+        (_declare_counter, "gpufleet_spool_dropped_total", dropped, queue.dropped),
+    ):
+        declare(page, family, help_)
+        if value is not None:
+            page.add(family, node, value)
 
 
 _EXPORT_FAMILIES = (

@@ -80,8 +80,8 @@ class ClusterFreshness(msgspec.Struct, frozen=True, kw_only=True):
             instant of its senders, by their clocks; None if unknown.
         not_waited_for: senders that are lost, retired or without such an instant; `complete_up_to` excludes them.
         missing_batches: batches of all senders that are lost or still in transit.
-        dropped_batches: batches that senders report as dropped; None if none reports it: writers and
-            polled targets do not.
+        dropped_batches: batches that senders report as dropped; None if none reports it: writers, polled targets and
+            agents that cannot open their spool do not.
         queued_batches: batches that senders report as queued; None likewise.
         clock_ahead_seconds: offset of the sender clock that is furthest off, negative if it is behind; None if no
             sender's clock is known.

@@ -58,9 +58,9 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         version: gpufleet version.
         started_at: nanoseconds since 1970 when the process started.
         config_hash: hash of the active configuration.
-        queue_records, queue_bytes: backlog in the spool.
+        queue_records, queue_bytes: backlog in the spool; None if it cannot be opened.
         oldest_unsent: nanoseconds since 1970 of the oldest unsent measurement, or None.
-        dropped_total: records dropped since the epoch began.
+        dropped_total: records dropped since the epoch began; None if the spool cannot be opened.
         answered_at: time of the last response of a scraped target, nanoseconds since 1970 by the scraper's clock; 0 if
             there was none. None for senders that post themselves.
     """
@@ -69,8 +69,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     started_at: int
     config_hash: str = ""
-    queue_records: int = 0
-    queue_bytes: int = 0
+    queue_records: int | None = 0
+    queue_bytes: int | None = 0
     oldest_unsent: int | None = None
-    dropped_total: int = 0
+    dropped_total: int | None = 0
     answered_at: int | None = None

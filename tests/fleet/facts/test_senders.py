@@ -14,7 +14,7 @@ from gpufleet.model.time import NANOS
 WHO = ("c", "s")
 
 
-def heartbeat(queued: int = 0, oldest: float | None = None, dropped: int = 0) -> Heartbeat:
+def heartbeat(queued: int | None = 0, oldest: float | None = None, dropped: int | None = 0) -> Heartbeat:
     unsent = None if oldest is None else int(oldest * NANOS)
     return Heartbeat(
         interval_seconds=30,
@@ -28,7 +28,14 @@ def heartbeat(queued: int = 0, oldest: float | None = None, dropped: int = 0) ->
 
 @pytest.mark.parametrize(
     ("newest", "seconds"),
-    [(None, None), (heartbeat(), 0), (heartbeat(3), None), (heartbeat(3, 900), 110), (heartbeat(3, 1200), 10)],
+    [
+        (None, None),
+        (heartbeat(), 0),
+        (heartbeat(3), None),
+        (heartbeat(None), None),
+        (heartbeat(3, 900), 110),
+        (heartbeat(3, 1200), 10),
+    ],
 )
 def test_age_of_the_backlog(newest: Heartbeat | None, seconds: float | None) -> None:
     assert oldest_queued_seconds(newest, 1000 * NANOS, 10) == seconds
@@ -41,6 +48,10 @@ def test_queued_batches_are_not_missing() -> None:
 def test_dropped_batches_are_not_missing() -> None:
     beats = (heartbeat(dropped=2), heartbeat(3, 1, dropped=1), heartbeat(dropped=9))
     assert [missing_batches(5, one) for one in beats] == [3, 1, 0]
+
+
+def test_missing_batches_may_be_in_a_spool_that_cannot_be_opened() -> None:
+    assert [missing_batches(number, heartbeat(None, dropped=None)) for number in (0, 5)] == [0, None]
 
 
 def test_dropped_batches_count_for_an_hour() -> None:

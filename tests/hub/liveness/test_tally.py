@@ -35,8 +35,8 @@ class SenderCase(msgspec.Struct, frozen=True, kw_only=True):
     ahead: float
     interval: float | None
     unsent_ago: int | None
-    queued: int
-    dropped: int
+    queued: int | None
+    dropped: int | None
     answered_ago: int | None
     conflict: bool
     machine_behind: int
@@ -51,8 +51,8 @@ SENDER_CASES = st.builds(
     ahead=st.sampled_from([0.0, 0.0, 3.5, -59.0, 61.0, -300.0]),
     interval=st.sampled_from([30.0, 30.0, 10.0, None]),
     unsent_ago=st.sampled_from([None, None, 10, 400]),
-    queued=st.sampled_from([0, 0, 3]),
-    dropped=st.sampled_from([0, 0, 7]),
+    queued=st.sampled_from([0, 0, 3, None]),
+    dropped=st.sampled_from([0, 0, 7, None]),
     answered_ago=st.sampled_from([None, None, 0, 500]),
     conflict=st.sampled_from([False, False, True]),
     machine_behind=st.sampled_from([0, 2, 5, 6, 200, 4000]),
@@ -177,6 +177,10 @@ def individually(
     known = [at for at in upper if at is not None]
     sent = [(one.state, freshness.newest.heartbeat) for freshness, one in senders]
     beats = [(state, beat) for state, beat in sent if beat is not None and beat.answered_at is None]
+    dropped = [beat.dropped_total for _, beat in beats if beat.dropped_total is not None]
+    queued = [
+        0 if state is State.RETIRED else beat.queue_records for state, beat in beats if beat.queue_records is not None
+    ]
     partial = []
     for what, found in (("senders", [one for _, one in senders]), ("machines", machines)):
         expected = [one for one in found if one.state is not State.RETIRED]
@@ -207,10 +211,8 @@ def individually(
         complete_up_to=to_datetime(min(known)) if known else None,
         not_waited_for=len(upper) - len(known),
         missing_batches=0,
-        dropped_batches=sum(beat.dropped_total for _, beat in beats) if beats else None,
-        queued_batches=(
-            sum(beat.queue_records for state, beat in beats if state is not State.RETIRED) if beats else None
-        ),
+        dropped_batches=sum(dropped) if dropped else None,
+        queued_batches=sum(queued) if queued else None,
         clock_ahead_seconds=max(
             (one.clock_ahead_seconds for one, _ in active if one.clock_ahead_seconds is not None),
             key=abs,

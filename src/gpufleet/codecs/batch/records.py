@@ -130,7 +130,9 @@ def _check_heartbeat(field: str, heartbeat: Heartbeat) -> None:
     if heartbeat.answered_at is not None:
         _check_number(f"{field}.answered_at", heartbeat.answered_at, 0, _INT64_MAX)
     for name in ("queue_records", "queue_bytes", "dropped_total"):
-        _check_number(f"{field}.{name}", getattr(heartbeat, name), 0, _INT64_MAX)
+        number = getattr(heartbeat, name)
+        if number is not None:
+            _check_number(f"{field}.{name}", number, 0, _INT64_MAX)
 
 
 def _check_view(field: str, view: View) -> None:

@@ -65,17 +65,23 @@ def oldest_queued_seconds(heartbeat: Heartbeat | None, sent_at: int, unseen_seco
         sent_at: time of its newest report, by its own clock.
         unseen_seconds: time since that report.
     """
-    if heartbeat is None or (heartbeat.queue_records and heartbeat.oldest_unsent is None):
+    if heartbeat is None or (heartbeat.queue_records != 0 and heartbeat.oldest_unsent is None):
         return None
     if not heartbeat.oldest_unsent:
         return 0.0
     return max(0, sent_at - heartbeat.oldest_unsent) / NANOS + unseen_seconds
 
 
-def missing_batches(missing: int, heartbeat: Heartbeat | None) -> int:
-    """Return the missing batches that the sender reports neither as queued nor as dropped under its present epoch."""
-    explained = 0 if heartbeat is None else heartbeat.queue_records + heartbeat.dropped_total
-    return max(0, missing - explained)
+def missing_batches(missing: int, heartbeat: Heartbeat | None) -> int | None:
+    """Return the missing batches that the sender reports neither as queued nor as dropped under its present epoch.
+
+    None if batches are missing and the sender cannot open its spool, in which they may be queued.
+    """
+    if not missing or heartbeat is None:
+        return missing
+    if heartbeat.queue_records is None or heartbeat.dropped_total is None:
+        return None
+    return max(0, missing - heartbeat.queue_records - heartbeat.dropped_total)
 
 
 class DroppedBatches:

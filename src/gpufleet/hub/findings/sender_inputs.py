@@ -29,7 +29,7 @@ def dropped_totals(senders: Senders, cluster: str) -> dict[SenderKey, tuple[str,
     return {
         (cluster, name): (known.newest.epoch, heartbeat.dropped_total)
         for name, known in senders.of(cluster)
-        if (heartbeat := known.newest.own_heartbeat) is not None
+        if (heartbeat := known.newest.own_heartbeat) is not None and heartbeat.dropped_total is not None
     }
 
 
@@ -72,6 +72,7 @@ def sender_readings(
         who, heartbeat = (cluster, name), tracked.newest.own_heartbeat
         missing = missing_batches(instant.missing.get(who, 0), heartbeat)
         conflict = _conflicting(who, instant)
+        reports_drops = heartbeat is not None and heartbeat.dropped_total is not None
         if not is_current:
             found.append(
                 SenderReading(
@@ -88,7 +89,7 @@ def sender_readings(
                 interval_seconds=DEFAULT_INTERVAL_SECONDS if np.isnan(interval) else interval,
                 data_delay_seconds=delay,
                 missing_batches=missing,
-                dropped_batches=None if heartbeat is None else dropped.get(who, 0),
+                dropped_batches=dropped.get(who, 0 if reports_drops else None),
                 oldest_queued_seconds=oldest_queued_seconds(heartbeat, tracked.newest.sent_at, unseen),
                 backfilled_seconds=backfilled.get(who, 0.0),
                 shared_epoch_batches=conflict,

@@ -381,13 +381,14 @@ def _was_queued(known: TrackedSender, report: SenderReport) -> bool:
     """
     batch, heartbeat = report.batch, known.newest.heartbeat
     is_older = batch.epoch == known.newest.epoch and batch.seq < known.heartbeat_seq
-    return is_older and not report.relayed and heartbeat is not None and heartbeat.queue_records > 0
+    return is_older and not report.relayed and heartbeat is not None and bool(heartbeat.queue_records)
 
 
 def _dequeue(known: TrackedSender) -> TrackedSender:
     """Return the record of a sender after the receipt of a batch from its queue."""
     heartbeat = known.newest.heartbeat
     assert heartbeat is not None
+    assert heartbeat.queue_records is not None
     left = heartbeat.queue_records - 1
     oldest = heartbeat.oldest_unsent if left else None
     heartbeat = msgspec.structs.replace(heartbeat, queue_records=left, oldest_unsent=oldest)
@@ -419,7 +420,7 @@ def _track(
 
 
 def _is_plain(heartbeat: Heartbeat) -> bool:
-    has_losses = heartbeat.oldest_unsent or heartbeat.queue_records or heartbeat.dropped_total
+    has_losses = heartbeat.oldest_unsent or heartbeat.queue_records != 0 or heartbeat.dropped_total != 0
     return heartbeat.answered_at is None and not has_losses
 
 

@@ -135,7 +135,7 @@ def complete_up_to(freshness: SenderFreshness) -> int | None:
     heartbeat = freshness.newest.heartbeat
     if heartbeat is None or freshness.never_answered or freshness.unseen_seconds >= LOST_SECONDS:
         return None
-    if heartbeat.queue_records and heartbeat.oldest_unsent is None:
+    if heartbeat.queue_records != 0 and heartbeat.oldest_unsent is None:
         return None  # it could not read its queue
     newest = freshness.newest.sent_at if heartbeat.answered_at is None else heartbeat.answered_at
     return min(heartbeat.oldest_unsent or newest, newest)  # a queued batch is newer if its clock was set back since
@@ -147,7 +147,7 @@ def _limits(freshness: SenderFreshness) -> LivenessLimits:
 
 def _backlog(freshness: SenderFreshness) -> list[str]:
     heartbeat = freshness.newest.heartbeat
-    if heartbeat is None or not heartbeat.oldest_unsent:
+    if heartbeat is None or not heartbeat.oldest_unsent or heartbeat.queue_records is None:
         return []
     # Age of the queue at the sender's last report, by its own clock, plus the time since that report.
     waits = (freshness.newest.sent_at - heartbeat.oldest_unsent) / NANOS + freshness.unseen_seconds

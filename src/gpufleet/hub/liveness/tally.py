@@ -57,7 +57,7 @@ class ClusterTally:
         complete_up_to: the earliest of its senders', nanoseconds since 1970; None if unknown.
         not_waited_for: number of senders that `complete_up_to` leaves out.
         dropped, queued: batches that senders dropped; batches queued at senders that are not retired. None without a
-            sender that reports them: a writer or a polled target does not.
+            sender that reports them: a writer, a polled target or an agent that cannot open its spool does not.
         ahead: clock offset in seconds with the largest absolute value, retired senders excluded; None if unknown.
         aheads: clock offset in seconds of each sender, NaN if unknown.
         backlog: names of senders with a backlog.
@@ -91,8 +91,9 @@ class ClusterTally:
             self.complete_up_to = complete if self.complete_up_to is None else min(complete, self.complete_up_to)
         if is_active and freshness.clock_ahead_seconds is not None:
             self.ahead = max(self.ahead or 0.0, freshness.clock_ahead_seconds, key=abs)
-        if heartbeat is not None:
+        if heartbeat is not None and heartbeat.dropped_total is not None:
             self.dropped = (self.dropped or 0) + heartbeat.dropped_total
+        if heartbeat is not None and heartbeat.queue_records is not None:
             self.queued = (self.queued or 0) + is_active * heartbeat.queue_records
         if self.nearest is None or _distance(freshness, judged) < _distance(*self.nearest):
             self.nearest = freshness, judged

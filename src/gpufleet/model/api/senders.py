@@ -59,8 +59,8 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         complete_up_to: everything that it measured up to this time was received, except `missing`, by its clock; None
             if the sender is lost or never reported its backlog.
         version: its gpufleet version, as reported; empty if the hub creates its batches.
-        queue_records: its spool backlog, as reported, less the records received since; None if the hub creates its
-            batches.
+        queue_records: its spool backlog, as reported, less the records received since; None if unknown, or if the hub
+            creates its batches.
         oldest_unsent: measurement time of the oldest queued record, as reported; None if the queue is empty.
         dropped_total: records dropped since its epoch began, as reported; None likewise.
         missing: batches lost or still on the way, over all epochs.
