@@ -73,6 +73,7 @@ async def test_machine_of_unknown_state_is_not_current(tmp_path: Path) -> None:
         _, answer = await site.request("/v1/machines/node-a")
     record = msgspec.convert(answer, MachineRecord)
     assert hub_status(record).state is ReaderState.OK
+    assert (hub_status(record).interval_seconds, hub_status(record).duration_seconds) == (None, None)
     assert hub_status(replace(record, liveness=None)).state is ReaderState.FAILED
 
 

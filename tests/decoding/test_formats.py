@@ -132,6 +132,16 @@ def test_values_and_time_are_taken_from_the_output() -> None:
     assert "temperature/gpu_target_temperature" in decoded.unread
 
 
+@pytest.mark.parametrize("name", ["nvidia-smi-failure", "nvidia-smi-csv", "prometheus"])
+def test_capture_has_neither_pass_durations_nor_intervals(name: str) -> None:
+    (snapshot,) = of(EXAMPLES[name])[1].snapshots
+    assert snapshot.readers
+    assert {(one.duration_seconds, one.interval_seconds) for one in snapshot.readers} == {(None, None)}
+    page = PrometheusExporter().render(snapshot).decode()
+    assert re.findall(r"^gpufleet_reader_(?:duration|interval)_seconds{.*", page, re.MULTILINE) == []
+    assert "longest pass" not in TableExporter().render(snapshot).decode()
+
+
 def test_mig_devices_without_a_list_stay_distinct() -> None:
     content = (DATA / "xml-a100-mig-v12.xml").read_text()
     gpu = content[content.index("<gpu ") : content.index("</gpu>") + 6]

@@ -75,6 +75,7 @@ class World:
                 interval_seconds=INTERVALS[lane],
                 last_attempt=self.clock.now_ns(),
                 last_success=None if failure else self.clock.now_ns(),
+                duration_seconds=0.25,
                 error_class=failure.reason if failure else "",
                 last_error=error,
             ),

@@ -154,7 +154,6 @@ def hub_status(record: MachineRecord) -> ReaderReport:
         reader=HUB_READER,
         lane="",
         state=ReaderState.OK if current else ReaderState.FAILED,
-        interval_seconds=0,
         last_success=record.last_seen,
         last_error="" if current else f"{state}, received {record.age_seconds:.0f} s ago",
     )

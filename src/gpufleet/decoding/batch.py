@@ -10,7 +10,7 @@ from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.codecs.bundle import unpack
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
-from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
+from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES, lane_interval
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.receive.log import LogPayload
 from gpufleet.model.absence import Absent, Reason
@@ -67,7 +67,7 @@ class _MachineReports:
         found = []
         for one in self.samples.values():
             key = one.reader, one.lane
-            interval = self.statuses[key].interval_seconds if key in self.statuses else LANE_SECONDS[one.lane]
+            interval = lane_interval(self.statuses[key]) if key in self.statuses else LANE_SECONDS[one.lane]
             is_stale = newest[key] - one.measured_at > MISSED_PASSES * interval * NANOS
             found.append(_stale(one) if is_stale else one)
         return found

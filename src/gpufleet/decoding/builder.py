@@ -13,9 +13,6 @@ from gpufleet.model.reading import Round, Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState, ReaderStatus
 
-INTERVALS = {Lane.STATIC: 600.0, Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.EVENT: 10.0}
-"""Lane intervals in seconds, shown if the input has none. Nothing is judged by them."""
-
 CAPABILITIES = {"push": "not requested: this was decoded"}
 
 
@@ -82,7 +79,6 @@ def _derived_status(reader: str, lane: Lane, members: Sequence[Sample], errors: 
         reader=reader,
         lane=lane,
         state=ReaderState.PARTIAL if errors else ReaderState.OK,
-        interval_seconds=INTERVALS[lane],
         last_attempt=at,
         last_success=at,
         error_class="partial" if errors else "",

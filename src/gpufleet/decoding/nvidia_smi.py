@@ -35,7 +35,7 @@ from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
 from gpufleet.codecs.nvidia_smi.failure import SENTENCES, named_device, named_devices
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.values import parse_time
-from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
+from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.decoding.local_time import ASSUMED, LocalTimeZone, zone_of_capture
 from gpufleet.fleet.device_events import DeviceStates
@@ -417,7 +417,6 @@ def _failed_status(lane: Lane, failure: Failure, at: int) -> ReaderStatus:
         reader=NAME,
         lane=lane,
         state=ReaderState.FAILED,
-        interval_seconds=INTERVALS[lane],
         last_attempt=at,
         failures=1,
         error_class=failure.reason,

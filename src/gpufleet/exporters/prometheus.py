@@ -231,14 +231,16 @@ _READER_FAMILIES = (
 def _add_readers(page: MetricsPage, node: dict[str, str], reports: Iterable[ReaderReport]) -> None:
     for report in reports:
         labels = format_labels({**node, "reader": report.reader, "lane": report.lane})
-        page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)
+        if report.interval_seconds is not None:
+            page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)
         if report.last_success is not None:
             page.add("gpufleet_reader_last_success_timestamp_seconds", labels, report.last_success.timestamp())
         if report.state is ReaderState.NEVER:
             continue
         page.add("gpufleet_reader_success", labels, int(report.state in (ReaderState.OK, ReaderState.PARTIAL)))
         page.add("gpufleet_reader_partial", labels, int(report.state is ReaderState.PARTIAL))
-        page.add("gpufleet_reader_duration_seconds", labels, report.duration_seconds)
+        if report.duration_seconds is not None:
+            page.add("gpufleet_reader_duration_seconds", labels, report.duration_seconds)
         page.add("gpufleet_reader_consecutive_failures", labels, report.failures)
         if report.last_attempt is not None:
             page.add("gpufleet_reader_last_attempt_timestamp_seconds", labels, report.last_attempt.timestamp())

@@ -269,8 +269,9 @@ def _reader_lines(snapshot: Snapshot) -> list[Text]:
         del working[reader]
         lines.append(_summary_line(reader, "nothing to read on this machine", style="dim"))
     if working:
-        longest = max(report.duration_seconds for report in snapshot.readers)
-        lines.append(_summary_line("readers", f"{', '.join(working)} ok · longest pass {seconds_text(longest)}"))
+        durations = [report.duration_seconds for report in snapshot.readers if report.duration_seconds is not None]
+        longest = f" · longest pass {seconds_text(max(durations))}" if durations else ""
+        lines.append(_summary_line("readers", f"{', '.join(working)} ok{longest}"))
     return lines
 
 

@@ -57,6 +57,12 @@ REPEATED = frozenset({Provenance.IMPORTED, Provenance.HOST_NETDATA})
 
 _ORDER = {name: position for position, name in enumerate(CATALOGUE)}
 
+
+def lane_interval(status: ReaderStatus) -> float:
+    """Return the interval of a reader's lane in seconds, or the default of the lane if none is configured."""
+    return LANE_SECONDS[status.lane] if status.interval_seconds is None else status.interval_seconds
+
+
 Dims = dict[tuple[str, ...], DimReading]
 """Readings of one metric, by the values of its dimensions."""
 
@@ -68,7 +74,7 @@ class Freshness:
         """Take the hub's time in nanoseconds since 1970, its freshness limit, and the intervals of the readers."""
         self._now = now
         self._stale_after = stale_after_seconds
-        self._intervals = {(one.reader, one.lane): one.interval_seconds for one in readers}
+        self._intervals = {(one.reader, one.lane): lane_interval(one) for one in readers}
 
     def age_seconds(self, received_at: int) -> float:
         """Return the seconds since receipt; 0 if the hub's clock moved back since."""

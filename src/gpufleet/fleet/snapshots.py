@@ -51,7 +51,11 @@ def judge_snapshot(snapshot: Snapshot) -> Snapshot:
 
 
 def _judge_devices(devices: Sequence[Device], readers: Sequence[ReaderReport]) -> tuple[Device, ...]:
-    intervals = {one.reader: one.interval_seconds for one in readers if one.lane == CATALOGUE[STATE].lane.value}
+    intervals = {
+        one.reader: one.interval_seconds
+        for one in readers
+        if one.lane == CATALOGUE[STATE].lane.value and one.interval_seconds is not None
+    }
     cleaned = [
         _with_values(device, sample)
         for device, sample in zip(devices, drop_board_defaults([_sample(one) for one in devices]), strict=True)

@@ -146,10 +146,10 @@ class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reader: str
     lane: str
     state: ReaderState
-    interval_seconds: float
+    interval_seconds: float | None = None
     last_attempt: dt.datetime | None = None
     last_success: dt.datetime | None = None
-    duration_seconds: float = 0.0
+    duration_seconds: float | None = None
     failures: int = 0
     error_class: str = ""
     last_error: str = ""

@@ -27,10 +27,10 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Attributes:
         reader, lane: names of both.
         state: result of the last pass.
-        interval_seconds: configured interval.
+        interval_seconds: configured interval, or None if none is: nothing reads a capture at intervals.
         last_attempt: nanoseconds since 1970 when the last pass began, or None.
         last_success: when a pass last ended ok or partial, or None.
-        duration_seconds: duration of the last pass.
+        duration_seconds: duration of the last pass, or None if it was not measured.
         failures: consecutive failed passes.
         error_class: short class of the last error for counting (`timeout`, a `Reason`, an exception's
             name); empty after success. On a machine without GPU the state is ok, and class and message stay.
@@ -41,10 +41,10 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reader: str
     lane: Lane
     state: ReaderState
-    interval_seconds: float
+    interval_seconds: float | None = None
     last_attempt: int | None = None
     last_success: int | None = None
-    duration_seconds: float = 0.0
+    duration_seconds: float | None = None
     failures: int = 0
     error_class: str = ""
     last_error: str = ""

@@ -118,7 +118,9 @@ def test_event_waits_for_a_second_source() -> None:
 def test_counts_are_reported_every_minute_without_events() -> None:
     machine = Machine()
     assert machine.timeline.due_in() == 0
-    assert machine.timeline.emit_pending(machine.state) is not None
+    first = machine.timeline.emit_pending(machine.state)
+    assert first is not None
+    assert first.status.duration_seconds is None
     assert machine.timeline.emit_pending(machine.state) is None
     machine.clock.advance(60)
     assert machine.timeline.emit_pending(machine.state) is not None

@@ -198,6 +198,16 @@ def test_reader_status_is_the_newest_reported(store: ClickHouseStore, cluster: s
     assert store.readers(cluster, "other") == ()
 
 
+def test_status_keeps_an_unknown_duration_and_interval(store: ClickHouseStore, cluster: str) -> None:
+    one = ReaderStatus(reader="events", lane=Lane.EVENT, state=ReaderState.OK, last_attempt=T0, last_success=T0)
+    measured = msgspec.structs.replace(one, reader="nvml", lane=Lane.FAST, interval_seconds=10, duration_seconds=0)
+    store.write([accept(cluster, "m", part=MachinePart(machine=0, readers=[one, measured]))], cluster)
+    assert set(store.readers(cluster, "m")) == {one, measured}
+    columns = "interval_seconds, duration_seconds"
+    found = store.select(f"SELECT {columns} FROM fleet_readers WHERE cluster = '{cluster}' ORDER BY reader")
+    assert list(map(tuple, found.rows)) == [(None, None), (10, 0)]
+
+
 def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster: str) -> None:
     part = MachinePart(
         machine=0,

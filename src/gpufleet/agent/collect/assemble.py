@@ -16,6 +16,7 @@ from gpufleet.fleet.devices import device_name, hidden_devices
 from gpufleet.fleet.readings import (
     SampleReadings,
     first_processes,
+    lane_interval,
     merge,
     merge_dimensions,
     reported_loss,
@@ -286,7 +287,7 @@ def _superseded(lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: 
     address = _view(lanes).pci_address
     if address is None:
         return False
-    fastest = min(lanes, key=lambda source: state.statuses[source].interval_seconds)
+    fastest = min(lanes, key=lambda source: lane_interval(state.statuses[source]))
     if not state.is_stale(*fastest, lanes[fastest].ended, now):
         return False
     drivers = {function.address: function.driver for function in state.inventory.functions}

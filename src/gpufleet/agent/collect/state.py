@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpufleet.fleet.devices import is_gone
-from gpufleet.fleet.readings import MISSED_PASSES
+from gpufleet.fleet.readings import MISSED_PASSES, lane_interval
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.event import RECENT_EVENTS, Event
@@ -136,7 +136,7 @@ class AgentState:
 
     def is_stale(self, reader: str, lane: Lane, ended: float, now: float) -> bool:
         """Return whether a pass of the lane that ended at `ended` is stale at `now`, both in monotonic seconds."""
-        return now - ended > MISSED_PASSES * self.statuses[reader, lane].interval_seconds
+        return now - ended > MISSED_PASSES * lane_interval(self.statuses[reader, lane])
 
     def why_not(self, reader: str) -> Absent | None:
         """Return why a reader has no values: not enabled, no pass yet, or its newest pass failed. None if it works."""
@@ -189,9 +189,8 @@ class AgentState:
                 self._view_samples.setdefault(sample.view.key, {})[source] = lane_sample
         if done.inventory is not None:
             self._was_on_bus |= {function.address for function in done.inventory}
-            self.inventory = PciInventory(
-                done.inventory, outcome.ended_at, outcome.ended, outcome.status.interval_seconds
-            )
+            interval = lane_interval(outcome.status)
+            self.inventory = PciInventory(done.inventory, outcome.ended_at, outcome.ended, interval)
         if done.machine is not None:
             self.machine = self._named(done.machine)
 

@@ -161,10 +161,11 @@ def _check_event(field: str, event: Event) -> None:
 
 def _check_status(field: str, status: ReaderStatus) -> None:
     _check_required(f"{field}.reader", status.reader)
-    _check_interval(f"{field}.interval_seconds", status.interval_seconds)
+    if status.interval_seconds is not None:
+        _check_interval(f"{field}.interval_seconds", status.interval_seconds)
     _check_instant(f"{field}.last_attempt", status.last_attempt)
     _check_instant(f"{field}.last_success", status.last_success)
-    if not 0 <= status.duration_seconds <= _LONGEST_INTERVAL_SECONDS:
+    if status.duration_seconds is not None and not 0 <= status.duration_seconds <= _LONGEST_INTERVAL_SECONDS:
         raise WireError(f"{field}.duration_seconds", "not a number of seconds from 0 to a year")
     _check_number(f"{field}.failures", status.failures, 0, _INT64_MAX)
     _check_text(f"{field}.error_class", status.error_class, MAX_NAME)

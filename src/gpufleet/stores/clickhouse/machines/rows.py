@@ -1,5 +1,6 @@
 """Conversion of batch parts (views, events, status, holdings, holder states, inventory) to rows. Pure."""
 
+import math
 from collections.abc import Iterator
 
 from gpufleet.model.machine import PciFunction
@@ -51,6 +52,10 @@ def _reported_pairs(batch: WireBatch) -> int:
     return hash(tuple([(block.reader, *block.view) for block in batch.samples]))
 
 
+def _known(number: float | None) -> float:
+    return math.nan if number is None else number
+
+
 class PartRows:
     """Rows of events, reader status, holdings, holder states, inventory and views from many batches."""
 
@@ -74,10 +79,10 @@ class PartRows:
                     status.reader,
                     status.lane.value,
                     status.state.value,
-                    status.interval_seconds,
+                    _known(status.interval_seconds),
                     status.last_attempt,
                     status.last_success,
-                    status.duration_seconds,
+                    _known(status.duration_seconds),
                     status.failures,
                     status.error_class,
                     status.last_error,

@@ -1,5 +1,6 @@
 """Queries for reader status, and the machines that report a view or a text."""
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -56,10 +57,10 @@ def fetch_readers(
             reader=reader,
             lane=Lane(lane),
             state=ReaderState(state),
-            interval_seconds=interval,
+            interval_seconds=None if math.isnan(interval) else interval,
             last_attempt=last_attempt,
             last_success=last_success,
-            duration_seconds=duration,
+            duration_seconds=None if math.isnan(duration) else duration,
             failures=failures,
             error_class=error_class,
             last_error=last_error,

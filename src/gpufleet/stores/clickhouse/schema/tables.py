@@ -306,7 +306,7 @@ READER_STATUS = TableDefinition(
         *SUBJECT[:2],
         *_LANE,
         Column("state", TEXT),
-        Column("interval_seconds", "Float64"),
+        Column("interval_seconds", "Float64"),  # NaN if unknown, as for the duration
         Column("last_attempt", f"Nullable({INSTANT})"),
         Column("last_success", f"Nullable({INSTANT})"),
         Column("duration_seconds", "Float64"),

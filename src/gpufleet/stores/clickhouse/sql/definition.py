@@ -57,10 +57,10 @@ COLUMN_HELP = {
     "text": "the text",
     "since": "first measurement of this text",
     "state": "state of the reader",
-    "interval_seconds": "reading interval",
+    "interval_seconds": "reading interval, or NULL",
     "last_attempt": "last attempt to read, or NULL",
     "last_success": "last successful reading, or NULL",
-    "duration_seconds": "duration of the last reading",
+    "duration_seconds": "duration of the last reading, or NULL",
     "failures": "consecutive failures",
     "error_class": "class of the last error, or empty",
     "last_error": "message of the last error, or empty",
@@ -71,6 +71,11 @@ COLUMN_HELP = {
 def table_columns(names: str) -> tuple[ViewColumn, ...]:
     """Return view columns that equal table columns, by names separated by spaces."""
     return tuple(ViewColumn(name, f"`{name}`", COLUMN_HELP[name]) for name in names.split())
+
+
+def nan_column(name: str) -> ViewColumn:
+    """Return the view column of a table column in which NaN is an unknown number: NULL in the view."""
+    return ViewColumn(name, f"if(isNaN(`{name}`), NULL, `{name}`)", COLUMN_HELP[name])
 
 
 def escape_literal(text: str) -> str:

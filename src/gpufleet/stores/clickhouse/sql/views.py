@@ -19,6 +19,7 @@ from gpufleet.stores.clickhouse.sql.definition import (
     ViewColumn,
     escape_literal,
     named_source,
+    nan_column,
     table_columns,
 )
 from gpufleet.stores.clickhouse.sql.windows import WINDOW_VIEWS
@@ -203,9 +204,12 @@ VIEWS = (
     SqlView(
         name="fleet_readers",
         help="The last reported status of each reader of a machine.",
-        columns=table_columns(
-            "cluster machine reader lane state interval_seconds last_attempt last_success duration_seconds failures "
-            "error_class last_error reported_at received_at"
+        columns=(
+            *table_columns("cluster machine reader lane state"),
+            nan_column("interval_seconds"),
+            *table_columns("last_attempt last_success"),
+            nan_column("duration_seconds"),
+            *table_columns("failures error_class last_error reported_at received_at"),
         ),
         source="reader_status FINAL",
     ),

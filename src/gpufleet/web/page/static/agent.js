@@ -209,7 +209,7 @@ function readerTable(readers, now) {
     `${one.reader}, ${one.lane}`,
     element("span", { class: one.state === "ok" ? "" : "absent" }, one.state),
     one.last_success ? agoText((now - Date.parse(one.last_success)) / 1000) : "never",
-    `${one.interval_seconds} s`,
+    one.interval_seconds == null ? "-" : `${one.interval_seconds} s`,
     String(one.failures ?? 0),
     foreign(one.last_error ?? ""),
   ]);
