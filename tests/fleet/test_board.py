@@ -399,6 +399,17 @@ def test_page_has_no_defaults_of_the_driver() -> None:
     }
 
 
+def test_use_of_a_mig_device_of_zero_is_none() -> None:
+    uses: list[tuple[str, Value | Absent]] = [
+        ("gpu_utilization_ratio", 0.0),
+        ("gpu_decoder_utilization_ratio", 0.5),
+        ("gpu_graphics_activity_ratio", 0.0),
+    ]
+    mig, gpu = drop_board_defaults([board_sample(None, *uses, kind=kind) for kind in (ViewKind.MIG, ViewKind.GPU)])
+    assert mig.values == dict(uses) | {"gpu_utilization_ratio": Absent(Reason.NOT_IN_MIG_MODE, "gpu_utilization_ratio")}
+    assert gpu.values == dict(uses)
+
+
 def test_page_has_no_use_of_engines_that_its_product_lacks() -> None:
     encoder = "gpu_encoder_utilization_ratio"
     names = board_sample(None, ("gpu_name", "NVIDIA H100 80GB HBM3"))

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 import msgspec
 
 from gpufleet.model.absence import Absent, Reason, worst_absence
-from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.engines import ENCODER, JPEG, is_vgpu_type, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
@@ -74,6 +74,13 @@ DISPLAY_ATTACHED, DISPLAY_ACTIVE = "gpu_display_attached", "gpu_display_active"
 
 NAME, VGPU_TYPE, VIRTUALIZATION = "gpu_name", "vgpu_type", "gpu_virtualization_mode"
 MIG_MODES = ("gpu_mig_mode", "gpu_mig_mode_pending")
+
+NOT_OF_MIG = frozenset(
+    name
+    for name, metric in CATALOGUE.items()
+    if Subject.MIG in metric.subjects and any(case.reason is Reason.NOT_IN_MIG_MODE for case in metric.absent_when)
+)
+"""Metrics of a MIG device that the driver does not report, such as its utilisation; dcgm-exporter 3 writes 0."""
 
 HIDDEN_BY_MIG = frozenset(
     {
@@ -361,8 +368,13 @@ _WITH_DEFAULTS = (DECIDING - {NAME, VGPU_TYPE, VIRTUALIZATION}) | {
 
 def may_have_defaults(sample: Sample) -> bool:
     """Return whether a sample has readings for which a driver has defaults."""
-    has_values = not _WITH_DEFAULTS.isdisjoint(sample.values)
+    has_values = not _WITH_DEFAULTS.isdisjoint(sample.values) or _is_use_of_mig(sample)
     return sample.view is not None and (has_values or any(dim.metric == FABRIC_HEALTH for dim in sample.dims))
+
+
+def _is_use_of_mig(sample: Sample) -> bool:
+    is_mig = sample.view is not None and sample.view.kind is ViewKind.MIG
+    return is_mig and not NOT_OF_MIG.isdisjoint(sample.values)
 
 
 def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None = None) -> Sample:
@@ -375,6 +387,9 @@ def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None 
     if sample.view is None or not may_have_defaults(sample):
         return sample
     values = {**(known or {}), **sample.values}
+    if _is_use_of_mig(sample):
+        for name in NOT_OF_MIG & values.keys():
+            values[name] = Absent(Reason.NOT_IN_MIG_MODE, name) if values[name] == 0 else values[name]
     product = values.get(VGPU_TYPE if sample.view.kind is ViewKind.VGPU else NAME)
     dims = drop_defaults(values, sample.dims, product, values.get(VIRTUALIZATION))
     values = {name: values[name] for name in sample.values}

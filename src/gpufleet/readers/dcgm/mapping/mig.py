@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 
 from gpufleet.codecs.dcgm_wire.values import FieldValue
+from gpufleet.fleet.board import NOT_OF_MIG
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Value
 from gpufleet.readers.dcgm.mapping.device import MEMORY_ROWS, NAME, UUID
-from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, can_be_absent, fields_of, read_row
+from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, fields_of, read_row
 
-_NOT_IN_MIG = tuple(
-    metric.name
-    for metric in CATALOGUE.values()
-    if Subject.MIG in metric.subjects and metric.lane is Lane.FAST and can_be_absent(metric, Reason.NOT_IN_MIG_MODE)
-)
+_NOT_OF_MIG = sorted(NOT_OF_MIG)
 
 
 def mig_fields(lane: Lane, unknown: frozenset[int]) -> tuple[int, ...]:
@@ -36,7 +33,7 @@ def map_mig(
         slices: number of slices of GPU instance and compute instance.
         unknown: fields that the engine does not know.
     """
-    found: dict[str, Value | Absent] = dict.fromkeys(_NOT_IN_MIG, Absent(Reason.NOT_IN_MIG_MODE))
+    found: dict[str, Value | Absent] = dict.fromkeys(_NOT_OF_MIG, Absent(Reason.NOT_IN_MIG_MODE))
     found |= {row.metric: read_row(row, values, EngineGpuModes(), unknown) for row in MEMORY_ROWS}
     found["mig_profile"] = _profile(name, slices)
     found["mig_gpu_instance"], found["mig_compute_instance"] = map(str, instances)
