@@ -249,7 +249,7 @@ def test_attached_display_counts_only_while_it_is_active() -> None:
         assert values == {"gpu_display_attached": value, "gpu_display_active": active}
 
 
-ENCODER_USE, JPEG_USE = METRIC_OF_ENGINE.values()
+ENCODER_USE, JPEG_USE, FLOW_USE = METRIC_OF_ENGINE.values()
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,15 @@ ENCODER_USE, JPEG_USE = METRIC_OF_ENGINE.values()
         ("GRID A100-20C", {ENCODER_USE}, Reason.NOT_SUPPORTED),
         ("Tesla T4", {JPEG_USE}, Reason.NOT_SUPPORTED),
         ("NVIDIA L40S", set(), None),
-        (None, {ENCODER_USE, JPEG_USE}, Reason.NO_DATA),
-        (Absent(Reason.TIMEOUT), {ENCODER_USE, JPEG_USE}, Reason.NO_DATA),
+        ("NVIDIA T400", {JPEG_USE, FLOW_USE}, Reason.NOT_SUPPORTED),
+        (None, {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NO_DATA),
+        (Absent(Reason.TIMEOUT), {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NO_DATA),
     ],
 )
 def test_use_of_an_engine_of_zero_needs_the_engine(
     product: Value | Absent | None, lacked: set[str], reason: Reason | None
 ) -> None:
-    values: dict[str, Value | Absent] = {ENCODER_USE: 0.0, JPEG_USE: 0.0}
+    values: dict[str, Value | Absent] = {ENCODER_USE: 0.0, JPEG_USE: 0.0, FLOW_USE: 0.0}
     drop_unproven_engines(values, unproven_engines(product))
     absent = {name: value.reason for name, value in values.items() if isinstance(value, Absent)}
     assert absent == dict.fromkeys(lacked, reason)

@@ -9,7 +9,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.engines import ENCODER, JPEG, is_vgpu_type, lacking_engines
+from gpufleet.model.engines import ENCODER, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -38,7 +38,11 @@ METRICS_OF_PART: Mapping[str, frozenset[str]] = {
 }
 """Part of a board to the metrics that belong to it."""
 
-METRIC_OF_ENGINE = {ENCODER: "gpu_encoder_utilization_ratio", JPEG: "gpu_jpeg_utilization_ratio"}
+METRIC_OF_ENGINE = {
+    ENCODER: "gpu_encoder_utilization_ratio",
+    JPEG: "gpu_jpeg_utilization_ratio",
+    OPTICAL_FLOW: "gpu_ofa_utilization_ratio",
+}
 """Engine, as in `model.engines`, to the metric of its use."""
 
 FABRIC_STATE, FABRIC_HEALTH = "gpu_fabric_state", "gpu_fabric_health"

@@ -1,30 +1,43 @@
 """Product names of GPUs: engines that their chips lack although the driver reports 0, and vGPU types.
 
 NVML, nvidia-smi and DCGM report no engine counts of a whole GPU, so the product name decides. Sources: NVIDIA's support
-matrix of video encoders, its documentation of nvJPEG (hardware decoding: GA100, Hopper, Ada and later), and the engines
-that Linux's nouveau driver creates for each chip. Seen with 0 on H100, H200, T4 and RTX 2080 Super.
+matrix of video encoders, its documentation of nvJPEG (hardware decoding: GA100, Hopper, Ada and later) and of the
+optical flow SDK (Turing except TU117), and the engines that Linux's nouveau driver creates for each chip. Chips of
+products are those of the table of PCI ids in NVIDIA's open kernel modules 610. Seen with 0 on H100, H200, T4, RTX 2080
+Super and GTX 1650.
 """
 
 import functools
 import re
 
-ENCODER, JPEG = "encoder", "jpeg"
+ENCODER, JPEG, OPTICAL_FLOW = "encoder", "jpeg", "optical flow"
 
-_DATA_CENTRE = r"\b(?:A(?:30|100|800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b"
-"""GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
-_TURING = (
-    r"\bT(?:4G?|10|40|[1-9]\d{2,3})\b|\bQuadro RTX [3-8]000\b|\bRTX[568]000P?-\d|"
-    r"\bGTX 16[356]0\b|\bRTX 20[5-8]0\b|\bTITAN RTX\b|\bMX[45]50\b"
+_DATA_CENTRE = (
+    r"\b(?:A(?:30|100|X?800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b|\bPG50[69]-2\d\d\b|\bCMP 170HX\b"
 )
-_GA10X = r"\bA(?:2|10[GM]?|16|40)\b|\bRTX ?A\d{3,4}\b|\bRTX 30[5-9]0\b"
+"""GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
 
-CHIPS_WITHOUT = {ENCODER: re.compile(_DATA_CENTRE), JPEG: re.compile(f"{_TURING}|{_GA10X}")}
+_TU117 = r"\bT[1-9]\d{2,3}E?\b|\bGTX 16[35]0(?: Ti)?(?: with|$)|\bMX[45]50\b|\bDGX Display\b"
+_TURING = (
+    r"\bT(?:4G?|10|40)\b|\bQuadro RTX [3-8]000\b|\bRTX[568]000P?-\d|\bGTX 16[56]0\b|\bRTX 20[678]0\b|\bTITAN RTX\b|"
+    r"\bMatrox D-Series D24[58]0\b|\bCMP [34]0HX\b"
+)
+_GA10X = (
+    r"\bA(?:2|10[GM]?|16|40)\b|\bRTX ?A\d{3,4}H?\b|\bRTX 2050\b|\bRTX 30[5-9]0(?:Ti)?(?: [^A]|$)|\bMX570\b|"
+    r"\bCMP [79]0HX\b"
+)
+
+CHIPS_WITHOUT = {
+    ENCODER: re.compile(_DATA_CENTRE),
+    JPEG: re.compile(f"{_TU117}|{_TURING}|{_GA10X}"),
+    OPTICAL_FLOW: re.compile(_TU117),
+}
 """Engine to the pattern, found in the names of products whose chip lacks it. RE2 has the same syntax."""
 
 
 @functools.lru_cache(maxsize=1024)
 def lacking_engines(product: str) -> tuple[str, ...]:
-    """Return the engines that the chip of a product is known to lack: `ENCODER`, `JPEG`, both or none.
+    """Return the engines that the chip of a product is known to lack: `ENCODER`, `JPEG`, `OPTICAL_FLOW`; often none.
 
     Args:
         product: product name or vGPU type as the driver reports it, such as `NVIDIA H100 80GB HBM3`.

@@ -28,6 +28,7 @@ MIG_ON = Absence(
 )
 NO_ENCODER = Absence(Reason.NOT_SUPPORTED, "the chip has no video encoder, such as A100, H100, H200 and B200")
 NO_JPEG = Absence(Reason.NOT_SUPPORTED, "the chip has no JPEG engine, such as those of Turing and GA10x")
+NO_OPTICAL_FLOW = Absence(Reason.NOT_SUPPORTED, "the chip has no optical flow accelerator, such as TU117 (T400, T1000)")
 UNKNOWN_CHIP = Absence(Reason.NO_DATA, "it is 0, and the product is not known: the chip may have none")
 NO_MEMORY = Absence(Reason.NOT_SUPPORTED, "the GPU uses the memory of its CPU and has none of its own")
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
@@ -76,7 +77,7 @@ GPU_METRICS = (
     _row(6, "gpu_ofa_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the optical flow accelerator ran",
          high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetOfaUtilization",), smi=("utilization.ofa",),
-         absent=(MIG_ON, OLD_CHIP, OLD_DRIVER)),
+         absent=(MIG_ON, NO_OPTICAL_FLOW, UNKNOWN_CHIP, OLD_DRIVER)),
     # memory
     _row(7, "gpu_memory_total_bytes", GAUGE, INT, "bytes", "Device memory installed or assigned",
          subjects=ALL, nvml=("nvmlDeviceGetMemoryInfo_v2.total",), dcgm=(250,), smi=("memory.total",),

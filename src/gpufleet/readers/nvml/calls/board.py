@@ -3,7 +3,7 @@
 import ctypes
 import struct
 
-from gpufleet.model.engines import ENCODER, JPEG, lacking_engines
+from gpufleet.model.engines import CHIPS_WITHOUT, lacking_engines
 from gpufleet.readers.nvml.calls.call import (
     Call,
     Calls,
@@ -137,7 +137,7 @@ def _has_engine(engine: str) -> Call:
     return custom(f"nvmlDeviceGetName({engine})", query)
 
 
-HAS_ENGINES = {engine: _has_engine(engine) for engine in (ENCODER, JPEG)}
+HAS_ENGINES = {engine: _has_engine(engine) for engine in CHIPS_WITHOUT}
 """Engine to the call that shows whether the chip may have it. The driver returns 0 for the use of missing engines."""
 
 MEMORY_CALLS = (
