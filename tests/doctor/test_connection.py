@@ -179,6 +179,12 @@ def test_delivery_is_read_from_the_page_of_the_agent() -> None:
     assert isinstance(parse_delivery("up 1\n"), str)
 
 
+def test_agent_without_an_open_spool_still_pushes() -> None:
+    found = parse_delivery("".join(line for line in PAGE.splitlines(keepends=True) if "spool" not in line))
+    assert isinstance(found, DeliveryState)
+    assert (found.records, found.bytes, found.failures) == (None, None, 1)
+
+
 @pytest.mark.parametrize(
     ("delivery", "verdict"),
     [
@@ -187,6 +193,8 @@ def test_delivery_is_read_from_the_page_of_the_agent() -> None:
         (DeliveryState(records=2, bytes=9, last_success=NOW - dt.timedelta(seconds=100)), FAILED),
         (DeliveryState(records=200, bytes=9, last_success=NOW), WARNING),
         (DeliveryState(records=2, bytes=9, failures=3), FAILED),
+        (DeliveryState(records=None, bytes=None, failures=3), FAILED),
+        (DeliveryState(records=None, bytes=None, last_success=NOW), WARNING),
         (DeliveryState(records=1, bytes=9), UNKNOWN),
         (DeliveryState(records=0, bytes=0, agent_error="stopped"), UNKNOWN),
         (DeliveryState(records=4, bytes=9, agent_error="stopped"), WARNING),

@@ -78,14 +78,14 @@ class DeliveryState(msgspec.Struct, frozen=True, kw_only=True):
     """Delivery of an agent's batches.
 
     Attributes:
-        records, bytes: backlog.
+        records, bytes: backlog; None if the agent cannot open its spool.
         agent_error: why the running agent could not be queried; the backlog is then that of the spool on disk.
         last_success: when the hub last acknowledged a batch since the agent's start; None for never or unknown.
         failures: failed posts since the agent's start.
     """
 
-    records: int
-    bytes: int
+    records: int | None
+    bytes: int | None
     agent_error: str = ""
     last_success: dt.datetime | None = None
     failures: int = 0
@@ -257,13 +257,13 @@ def parse_delivery(page: str) -> DeliveryState | str:
         family = line.partition("{")[0].partition(" ")[0]
         if family in _FAMILIES:
             found[_FAMILIES[family]] = float(line.rpartition(" ")[2])
-    if "records" not in found:
+    if "failures" not in found:
         return "the running agent pushes to no hub: it was started with another configuration"
     at = found.get("last_success")
     return DeliveryState(
-        records=int(found["records"]),
-        bytes=int(found.get("bytes", 0)),
-        failures=int(found.get("failures", 0)),
+        records=None if "records" not in found else int(found["records"]),
+        bytes=None if "bytes" not in found else int(found["bytes"]),
+        failures=int(found["failures"]),
         last_success=None if at is None else to_datetime(int(at * NANOS)),
     )
 

@@ -170,26 +170,32 @@ def check_hub_delivery(facts: NodeFacts) -> CheckResult:
         state = hub.delivery
         if not isinstance(state, DeliveryState):
             return CheckVerdict.UNKNOWN, state, ""
-        backlog = f"{state.records:,} batches of {state.bytes / (1 << 20):,.1f} MiB queued" if state.records else ""
+        backlog = _backlog_text(state)
         if state.agent_error:
             fix = "start the agent, or pass its configuration with --config"
             verdict = CheckVerdict.WARNING if state.records else CheckVerdict.UNKNOWN
-            return verdict, f"{backlog or 'no backlog'}; the agent does not respond: {state.agent_error}", fix
+            return verdict, f"{backlog}; the agent does not respond: {state.agent_error}", fix
         fix = "see the checks above and the agent's log: journalctl -u gpufleet-agent"
         if state.last_success is None:
-            found = (
-                f"no acknowledgement since the agent's start, {state.failures:,} failures; {backlog or 'no backlog'}"
-            )
+            found = f"no acknowledgement since the agent's start, {state.failures:,} failures; {backlog}"
             return (CheckVerdict.FAILED if state.failures else CheckVerdict.UNKNOWN), found, fix
         age = (hub.at - state.last_success).total_seconds()
-        found = f"last acknowledgement {max(0.0, age):,.0f} s ago; {backlog or 'no backlog'}"
+        found = f"last acknowledgement {max(0.0, age):,.0f} s ago; {backlog}"
         if age > MISSED_HEARTBEATS * hub.heartbeat_seconds:
             return CheckVerdict.FAILED, found, fix
+        if state.records is None:
+            return CheckVerdict.WARNING, found, "check the disk and the permissions of the agent's spool"
         if state.records >= LONG_BACKLOG:
             return CheckVerdict.WARNING, found, "wait until it is sent; `[spool] backfill_per_second` limits the rate"
         return CheckVerdict.OK, found, ""
 
     return _checked(facts, "hub_delivery", "the hub acknowledges this node's batches, without a backlog", judge)
+
+
+def _backlog_text(state: DeliveryState) -> str:
+    if state.records is None or state.bytes is None:
+        return "unknown backlog: the agent cannot open its spool"
+    return f"{state.records:,} batches of {state.bytes / (1 << 20):,.1f} MiB queued" if state.records else "no backlog"
 
 
 def _checked(facts: NodeFacts, name: str, proves: str, judge: _Judge) -> CheckResult:
