@@ -260,8 +260,8 @@ ENCODER_USE, JPEG_USE, FLOW_USE = METRIC_OF_ENGINE.values()
         ("Tesla T4", {JPEG_USE}, Reason.NOT_SUPPORTED),
         ("NVIDIA L40S", set(), None),
         ("NVIDIA T400", {JPEG_USE, FLOW_USE}, Reason.NOT_SUPPORTED),
-        (None, {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NO_DATA),
-        (Absent(Reason.TIMEOUT), {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NO_DATA),
+        (None, {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NOT_REPORTED),
+        (Absent(Reason.TIMEOUT), {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NOT_REPORTED),
     ],
 )
 def test_use_of_an_engine_of_zero_needs_the_engine(
@@ -309,7 +309,7 @@ def test_clique_counts_only_in_a_known_cluster() -> None:
         (one_host, "0", one_host),
         (one_host, "7", one_host),
         (uuid, "0", "0"),
-        (None, "0", one_host),
+        (None, "0", Absent(Reason.NOT_REPORTED, "gpu_fabric_cluster_uuid")),
         (None, "7", "7"),
     ):
         values: dict[str, Value | Absent] = {"gpu_fabric_state": "completed", "gpu_fabric_clique": clique}

@@ -130,7 +130,7 @@ def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iter
     """
     cluster = values.get(FABRIC_CLUSTER)
     if cluster is None and values.get(FABRIC_CLIQUE) == "0":
-        cluster = Absent(Reason.NO_DATA, FABRIC_CLUSTER)
+        cluster = Absent(Reason.NOT_REPORTED, FABRIC_CLUSTER)
     if isinstance(cluster, Absent) and not isinstance(values.get(FABRIC_CLIQUE, cluster), Absent):
         values[FABRIC_CLIQUE] = cluster
     state = values.get(FABRIC_STATE)
@@ -232,7 +232,7 @@ def unproven_engines(product: Value | Absent | None) -> dict[str, Absent]:
         product: product name of the GPU, or type of the vGPU; an absence or None if it is not known.
     """
     if not isinstance(product, str):
-        return dict.fromkeys(METRIC_OF_ENGINE, Absent(Reason.NO_DATA, NAME))
+        return dict.fromkeys(METRIC_OF_ENGINE, Absent(Reason.NOT_REPORTED, NAME))
     return {engine: Absent(Reason.NOT_SUPPORTED, METRIC_OF_ENGINE[engine]) for engine in lacking_engines(product)}
 
 

@@ -332,3 +332,9 @@ def test_product_name_of_an_earlier_request_shows_missing_engines() -> None:
     newest_row(rows, [sample(0, T0, {"gpu_name": "NVIDIA H100 80GB HBM3"}, lane=Lane.STATIC)])
     idle = sample(0, T0, {encoder: 0.0})
     assert newest_row(rows, [idle]) == {encoder: Absent(Reason.NOT_SUPPORTED, encoder)}
+    early = RowCache()
+    unknown = newest_row(early, [idle])[encoder]
+    assert isinstance(unknown, Absent)
+    assert unknown.reason is Reason.NOT_REPORTED
+    newest_row(early, [sample(0, T0, {"gpu_name": "NVIDIA L40S"}, lane=Lane.STATIC)])
+    assert newest_row(early, [idle]) == {encoder: 0.0}  # the request was repeated
