@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.model.engines import ENCODER, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_engines
+from gpufleet.model.engines import ENCODER, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_engines, supports_mig
 
 PRODUCTS = {
     "TU117": """NVIDIA GeForce GTX 1650; NVIDIA GeForce GTX 1630; NVIDIA GeForce GTX 1650 with Max-Q Design;
@@ -14,7 +14,7 @@ PRODUCTS = {
         NVIDIA GeForce RTX 2070 SUPER; NVIDIA GeForce RTX 2060; NVIDIA TITAN RTX; NVIDIA GeForce GTX 1660 Ti;
         NVIDIA GeForce GTX 1660 SUPER; NVIDIA GeForce GTX 1650 SUPER; Quadro RTX 3000; Quadro RTX 4000; Quadro RTX 5000;
         Quadro RTX 6000; Quadro RTX 8000; Tesla T4; NVIDIA T4G; Tesla T40 24GB; Matrox D-Series D2450; NVIDIA CMP 30HX;
-        NVIDIA CMP 40HX; GRID T4-16Q; GRID RTX6000-24Q; GRID RTX6000P-8Q; GRID RTX8000-48Q""",
+        NVIDIA CMP 40HX; NVIDIA CMP 50HX; GRID T4-16Q; GRID RTX6000-24Q; GRID RTX6000P-8Q; GRID RTX8000-48Q""",
     "GA10x": """NVIDIA GeForce RTX 3090 Ti; NVIDIA GeForce RTX 3090; NVIDIA GeForce RTX 3080 Ti Laptop GPU;
         NVIDIA GeForce RTX 3050 OEM; NVIDIA GeForce RTX 3050Ti Laptop GPU; NVIDIA GeForce RTX 3050 6GB Laptop GPU;
         NVIDIA GeForce RTX 2050; NVIDIA GeForce MX570; NVIDIA GeForce MX570 A; NVIDIA RTX A6000; NVIDIA RTX A4000H;
@@ -54,3 +54,9 @@ def test_vgpu_types_are_no_board_names() -> None:
     types = ("NVIDIA A40-48Q", "GRID A100D-1-10C", "NVIDIA A100-1-5CME", "NVIDIA RTX6000-Ada-48Q", "GRID T4-2B")
     boards = ("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "NVIDIA H20-3e", "NVIDIA L40S", "NVIDIA B300 SXM6 AC")
     assert [name for name in (*types, *boards) if is_vgpu_type(name)] == list(types)
+
+
+def test_chips_with_mig_are_known_by_product() -> None:
+    yes = ("NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
+    no = ("Tesla T4", "NVIDIA A10", "NVIDIA L40S", "NVIDIA RTX 6000 Ada Generation", "NVIDIA GeForce RTX 5090")
+    assert [name for name in (*yes, *no) if supports_mig(name)] == list(yes)

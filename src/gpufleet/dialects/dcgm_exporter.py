@@ -32,7 +32,9 @@ FAMILIES = table(
     FamilyMapping(name="DCGM_FI_DEV_MEMORY_TEMP", metric="gpu_memory_temperature_celsius", zero=Reason.NOT_SUPPORTED),
     FamilyMapping(name="DCGM_FI_DEV_GPU_TEMP", metric="gpu_temperature_celsius"),
     FamilyMapping(name="DCGM_FI_DEV_POWER_USAGE", metric="gpu_power_watts", real=True),
-    FamilyMapping(name="DCGM_FI_DEV_POWER_USAGE_INSTANT", metric="gpu_power_instant_watts", real=True),
+    FamilyMapping(
+        name="DCGM_FI_DEV_POWER_USAGE_INSTANT", metric="gpu_power_instant_watts", real=True, zero=Reason.NOT_SUPPORTED
+    ),
     FamilyMapping(name="DCGM_FI_DEV_ENFORCED_POWER_LIMIT", metric="gpu_power_limit_watts", real=True),
     FamilyMapping(
         name="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", metric="gpu_energy_joules_total", over=1000, counter=True

@@ -1,4 +1,4 @@
-"""Product names of GPUs: engines that their chips lack although the driver reports 0, and vGPU types.
+"""Product names of GPUs: engines that their chips lack although the driver reports 0, chips with MIG, and vGPU types.
 
 NVML, nvidia-smi and DCGM report no engine counts of a whole GPU, so the product name decides. Sources: NVIDIA's support
 matrix of video encoders, its documentation of nvJPEG (hardware decoding: GA100, Hopper, Ada and later) and of the
@@ -20,7 +20,7 @@ _DATA_CENTRE = (
 _TU117 = r"\bT[1-9]\d{2,3}E?\b|\bGTX 16[35]0(?: Ti)?(?: with|$)|\bMX[45]50\b|\bDGX Display\b"
 _TURING = (
     r"\bT(?:4G?|10|40)\b|\bQuadro RTX [3-8]000\b|\bRTX[568]000P?-\d|\bGTX 16[56]0\b|\bRTX 20[678]0\b|\bTITAN RTX\b|"
-    r"\bMatrox D-Series D24[58]0\b|\bCMP [34]0HX\b"
+    r"\bMatrox D-Series D24[58]0\b|\bCMP [345]0HX\b"
 )
 _GA10X = (
     r"\bA(?:2|10[GM]?|16|40)\b|\bRTX ?A\d{3,4}H?\b|\bRTX 2050\b|\bRTX 30[5-9]0(?:Ti)?(?: [^A]|$)|\bMX570\b|"
@@ -43,6 +43,15 @@ def lacking_engines(product: str) -> tuple[str, ...]:
         product: product name or vGPU type as the driver reports it, such as `NVIDIA H100 80GB HBM3`.
     """
     return tuple([engine for engine, chips in CHIPS_WITHOUT.items() if chips.search(product)])
+
+
+_MIG = re.compile(_DATA_CENTRE + r"|\bRTX PRO [56]000\b")
+"""Products of NVIDIA's MIG user guide."""
+
+
+def supports_mig(product: str) -> bool:
+    """Return whether the chip of a product is known to support MIG."""
+    return _MIG.search(product) is not None
 
 
 _VGPU_TYPE = re.compile(r"-\d{1,3}[ABCQ](?:ME)?\Z")

@@ -194,6 +194,43 @@ async def test_hidden_values_of_a_vgpu_guest_are_not_in_guest(tmp_path: Path) ->
     assert of_gpu(rounds[Lane.STATIC], 0).values["gpu_virtualization_mode"] == "vgpu_guest"
 
 
+@pytest.mark.parametrize(
+    ("product", "found"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "disabled"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "disabled"),
+        ("Tesla T4", Absent(Reason.NO_DATA, "DCGM 67")),
+        ("NVIDIA L40S", Absent(Reason.NO_DATA, "DCGM 67")),
+    ],
+)
+async def test_disabled_mig_mode_needs_a_chip_with_mig(tmp_path: Path, product: str, found: object) -> None:
+    """The engine reports 0 for every chip on which it sees no MIG (DcgmCacheManager.cpp)."""
+    state = EngineState(gpus={0: SimulatedGpu(healthy_values(0) | {50: product, 67: 0})})
+    async with reading(tmp_path, state) as (reader, _):
+        slow = of_gpu(await reader.read(Lane.SLOW), 0).values
+    assert slow["gpu_mig_mode"] == found
+
+
+async def test_power_of_0_watts_is_no_measurement(tmp_path: Path) -> None:
+    """The engine publishes 0 if the driver has no value of this field (DcgmCacheManager.cpp)."""
+    found = []
+    for values in (healthy_values(0), vgpu_guest_values()):
+        state = EngineState(gpus={0: SimulatedGpu(values | {157: 0.0, 140: 0})})
+        async with reading(tmp_path, state) as (reader, _):
+            found.append(of_gpu(await reader.read(Lane.FAST), 0).values)
+    board, guest = found
+    assert board["gpu_power_instant_watts"] == Absent(Reason.NOT_SUPPORTED, "DCGM 157")
+    assert guest["gpu_power_instant_watts"] == Absent(Reason.NOT_IN_GUEST, "DCGM 157")
+    assert guest["gpu_memory_temperature_celsius"] == Absent(Reason.NOT_IN_GUEST, "DCGM 140")
+
+
+@pytest.mark.parametrize(("number", "mode"), [(0, "default"), (1, "prohibited"), (2, "exclusive_process")])
+async def test_compute_mode_has_the_numbers_of_the_engine(tmp_path: Path, number: int, mode: str) -> None:
+    state = EngineState(gpus={0: SimulatedGpu(healthy_values(0) | {65: number})})
+    async with reading(tmp_path, state) as (reader, _):
+        assert of_gpu(await reader.read(Lane.STATIC), 0).values["gpu_compute_mode"] == mode
+
+
 async def test_utilization_in_mig_mode_is_absent(tmp_path: Path) -> None:
     values = healthy_values(0) | {67: 1, 203: 0}
     async with reading(tmp_path, EngineState(gpus={0: SimulatedGpu(values)})) as (reader, _):

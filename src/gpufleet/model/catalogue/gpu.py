@@ -30,6 +30,7 @@ NO_ENCODER = Absence(Reason.NOT_SUPPORTED, "the chip has no video encoder, such 
 NO_JPEG = Absence(Reason.NOT_SUPPORTED, "the chip has no JPEG engine, such as those of Turing and GA10x")
 NO_OPTICAL_FLOW = Absence(Reason.NOT_SUPPORTED, "the chip has no optical flow accelerator, such as TU117 (T400, T1000)")
 UNKNOWN_CHIP = Absence(Reason.NOT_REPORTED, "it is 0, and the product is not known: the chip may have none")
+UNPROVEN_MIG = Absence(Reason.NO_DATA, "DCGM reports `disabled`, also for chips without MIG")
 NO_MEMORY = Absence(Reason.NOT_SUPPORTED, "the GPU uses the memory of its CPU and has none of its own")
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
@@ -113,7 +114,7 @@ GPU_METRICS = (
          otel="hw.power"),
     _row(17, "gpu_power_instant_watts", GAUGE, FLOAT, "watts", "Board power at the instant of reading",
          high=5000, storage=TAIL, nvml=("FI 186",), dcgm=(157,), smi=("power.draw.instant",),
-         absent=(OLD_DRIVER, GUEST)),
+         absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
     _row(18, "gpu_power_limit_watts", GAUGE, FLOAT, "watts", "Power limit in force",
          high=5000, nvml=("nvmlDeviceGetEnforcedPowerLimit",), dcgm=(164,), smi=("enforced.power.limit",),
          absent=(GUEST,)),
@@ -205,7 +206,7 @@ GPU_METRICS = (
          nvml=("nvmlDeviceGetEccMode",), dcgm=(300,), smi=("ecc.mode.current",), absent=(OLD_CHIP,)),
     _row(45, "gpu_mig_mode", STATE, ENUM, "", "Whether MIG mode is on",
          low=None, lane=SLOW, storage=TAIL, states=("disabled", "enabled"),
-         nvml=("nvmlDeviceGetMigMode",), dcgm=(67,), smi=("mig.mode.current",), absent=(OLD_CHIP, GUEST)),
+         nvml=("nvmlDeviceGetMigMode",), dcgm=(67,), smi=("mig.mode.current",), absent=(OLD_CHIP, GUEST, UNPROVEN_MIG)),
     _row(46, "gpu_persistence_mode", STATE, ENUM, "", "Whether the driver stays initialised without clients",
          low=None, lane=STATIC, storage=TAIL, states=("disabled", "enabled"),
          nvml=("nvmlDeviceGetPersistenceMode",), dcgm=(66,), smi=("persistence_mode",)),

@@ -18,9 +18,11 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.gpu_errors import ROW_AVAILABILITY
+from gpufleet.model.engines import supports_mig
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, every_field, fields_of, read_row
 from gpufleet.readers.dcgm.mapping.units import (
+    compute_mode,
     cuda_version,
     float_value,
     integer,
@@ -76,7 +78,7 @@ ROWS: tuple[DcgmRow, ...] = (
     DcgmRow("gpu_temperature_margin_celsius", 153, float_value),
     *[DcgmRow("gpu_temperature_threshold_celsius", field, float_value, (name,)) for field, name in _THRESHOLDS.items()],
     DcgmRow("gpu_power_watts", 155, float_value),
-    DcgmRow("gpu_power_instant_watts", 157, float_value),
+    DcgmRow("gpu_power_instant_watts", 157, sensor),
     DcgmRow("gpu_power_limit_watts", 164, float_value),
     DcgmRow("gpu_power_default_limit_watts", 163, float_value),
     DcgmRow("gpu_power_requested_limit_watts", 160, float_value),
@@ -114,7 +116,7 @@ ROWS: tuple[DcgmRow, ...] = (
     DcgmRow("gpu_pcie_replays_total", 202, integer),
     DcgmRow("gpu_mig_mode", MIG_MODE, integer),
     DcgmRow("gpu_persistence_mode", 66, integer),
-    DcgmRow("gpu_compute_mode", 65, integer),
+    DcgmRow("gpu_compute_mode", 65, compute_mode),
     DcgmRow("gpu_virtualization_mode", VIRTUAL_MODE, integer),
     DcgmRow("gpu_name", NAME, text),
     DcgmRow("gpu_serial", 53, text),
@@ -178,7 +180,14 @@ def map_device(
     product = read_row(_NAME_ROW, values, modes, unknown)
     drop_unproven_engines(readings.values, unproven_engines(product))
     drop_mig_mode_of_guest(readings.values, product, "vgpu_guest" if modes.guest else "none")
+    _drop_unproven_mig_mode(readings.values, product)
     return readings
+
+
+def _drop_unproven_mig_mode(values: dict[str, Value | Absent], product: Value | Absent) -> None:
+    """Replace a disabled MIG mode, unless the product is known to support MIG: DCGM reports it for every chip."""
+    if values.get("gpu_mig_mode") == "disabled" and not (isinstance(product, str) and supports_mig(product)):
+        values["gpu_mig_mode"] = Absent(Reason.NO_DATA, f"DCGM {MIG_MODE}")
 
 
 def ecc_mode(values: Mapping[int, FieldValue]) -> Value | Absent:

@@ -90,7 +90,8 @@ def read_row(
     except (TypeError, ValueError, OverflowError):
         return Absent(Reason.INVALID_VALUE, _field(number))
     if value is None:
-        return Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, _field(number))
+        why = Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, _field(number))
+        return absence_in_guest(why, metric, modes)
     return _checked(metric, value, number)
 
 

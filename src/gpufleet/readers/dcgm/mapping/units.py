@@ -30,7 +30,10 @@ def float_value(value: RawValue) -> Value:
 
 
 def sensor(value: RawValue) -> Value | None:
-    """Return degrees. DCGM reports 0 for a board without the sensor (seen on boards without HBM): no value."""
+    """Return degrees or watts. DCGM reports 0 if the driver has no such value: it does not check the field's own code.
+
+    Seen for the memory temperature of boards without HBM and of vGPU guests.
+    """
     return float(number(value)) or None
 
 
@@ -68,6 +71,11 @@ def cuda_version(value: RawValue) -> Value | None:
     """Return `12.4` from 12040."""
     found = int(number(value))
     return f"{found // 1000}.{found % 1000 // 10}" if found > 0 else None
+
+
+def compute_mode(value: RawValue) -> Value | None:
+    """Return the index in the catalogue's compute modes. DCGM's own numbers (dcgm_structs.h) have 1 for prohibited."""
+    return {0: 0, 1: 2, 2: 3}.get(int(number(value)))
 
 
 def license_state(value: RawValue) -> Value | None:
