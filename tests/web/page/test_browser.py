@@ -488,9 +488,9 @@ def test_gpu_page_lists_the_holders_of_the_range(visit: Visit, hub: Hub) -> None
     visit.open(Role.OPERATOR)
     page = visit.go(f"#/gpus/{quote(held['device'], safe='')}", "GPU")
     rows = page.get_by_role("region", name="Holders of the range").locator("tbody tr")
-    expect(rows).to_have_count(1)
-    expect(rows).to_contain_text(held["holder"]["name"])
-    expect(rows).to_contain_text("now")
+    present = rows.filter(has_text="now")  # an earlier pod can be listed, too
+    expect(present).to_have_count(1)
+    expect(present).to_contain_text(held["holder"]["name"])
 
 
 def test_every_gap_has_the_reason_of_its_samples(visit: Visit) -> None:
