@@ -12,15 +12,16 @@ from gpufleet.fleet.board import (
     drop_attached_display,
     drop_board_defaults,
     drop_counts_without_ecc,
+    drop_defaults,
     drop_empty_protected_memory,
     drop_fabric_defaults,
-    drop_mig_mode_of_guest,
     drop_rack_defaults,
     drop_readiness_without_confidential_mode,
     drop_unproven_engines,
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
+    is_vgpu_guest,
     part_absence,
     proven_ecc_mode,
     unproven_engines,
@@ -295,8 +296,8 @@ def test_disabled_mig_mode_needs_a_physical_gpu(
 ) -> None:
     values: dict[str, Value | Absent] = {"gpu_mig_mode": "disabled", "gpu_mig_mode_pending": "disabled"}
     on: dict[str, Value | Absent] = {"gpu_mig_mode": "enabled"}
-    drop_mig_mode_of_guest(values, product, virtualization)
-    drop_mig_mode_of_guest(on, product, virtualization)
+    for readings in (values, on):
+        drop_defaults(readings, (), product, is_guest=is_vgpu_guest(product, virtualization))
     found = "disabled" if reason is None else reason
     assert [one.reason if isinstance(one, Absent) else one for one in values.values()] == [found, found]
     assert on == {"gpu_mig_mode": "enabled"}

@@ -84,7 +84,7 @@ NOT_OF_MIG = frozenset(
     for name, metric in CATALOGUE.items()
     if Subject.MIG in metric.subjects and any(case.reason is Reason.NOT_IN_MIG_MODE for case in metric.absent_when)
 )
-"""Metrics of a MIG device that the driver does not report, such as its utilisation; dcgm-exporter 3 writes 0."""
+"""Metrics of a MIG device that the driver does not report, such as its utilisation."""
 
 HIDDEN_BY_MIG = frozenset(
     {
@@ -258,21 +258,21 @@ def is_vgpu_guest(product: Value | Absent | None, virtualization: Value | Absent
     return virtualization == "vgpu_guest" or (isinstance(product, str) and is_vgpu_type(product))
 
 
-def drop_mig_mode_of_guest(
-    values: MutableMapping[str, Value | Absent], product: Value | Absent | None, virtualization: Value | Absent | None
-) -> None:
+def drop_mig_mode_of_guest(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace a disabled MIG mode of a vGPU guest's device by `not_in_guest`.
 
     The guest's driver reports it also for chips without MIG (seen on A6000-24Q). A vGPU on a MIG device has it enabled.
-
-    Args:
-        values: readings of the GPU.
-        product, virtualization: as for `is_vgpu_guest`.
     """
-    is_guest = is_vgpu_guest(product, virtualization)
     for name in MIG_MODES:
-        if is_guest and values.get(name) == "disabled":
+        if values.get(name) == "disabled":
             values[name] = Absent(Reason.NOT_IN_GUEST, name)
+
+
+def drop_use_of_mig_device(values: MutableMapping[str, Value | Absent]) -> None:
+    """Replace a use of 0 of a MIG device by `not_in_mig_mode`: dcgm-exporter 3 writes it for what has no value."""
+    for name in NOT_OF_MIG & values.keys():
+        if values[name] == 0:
+            values[name] = Absent(Reason.NOT_IN_MIG_MODE, name)
 
 
 def in_mig_mode(metric: str, value: Value | Absent) -> Value | Absent:
@@ -336,14 +336,16 @@ def drop_defaults(
     values: MutableMapping[str, Value | Absent],
     dims: Iterable[DimValue],
     product: Value | Absent | None,
-    virtualization: Value | Absent | None,
+    *,
+    is_guest: bool,
 ) -> tuple[DimValue, ...]:
     """Replace the driver's defaults for what a board does not have, except ECC counts.
 
     Args:
         values: readings of a GPU, changed in place.
         dims: readings of the same GPU with dimensions. They are returned, changed likewise.
-        product, virtualization: as for `is_vgpu_guest`.
+        product: as for `unproven_engines`.
+        is_guest: result of `is_vgpu_guest`.
     """
     drop_rack_defaults(values)
     drop_zero_identities(values)
@@ -351,7 +353,8 @@ def drop_defaults(
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
     drop_unproven_engines(values, unproven_engines(product))
-    drop_mig_mode_of_guest(values, product, virtualization)
+    if is_guest:
+        drop_mig_mode_of_guest(values)
     return drop_fabric_defaults(values, dims)
 
 
@@ -369,16 +372,15 @@ _WITH_DEFAULTS = (DECIDING - {NAME, VGPU_TYPE, VIRTUALIZATION}) | {
 }
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
+_OF_MIG_WITH_DEFAULTS = _WITH_DEFAULTS | NOT_OF_MIG
+
 
 def may_have_defaults(sample: Sample) -> bool:
     """Return whether a sample has readings for which a driver has defaults."""
-    has_values = not _WITH_DEFAULTS.isdisjoint(sample.values) or _is_use_of_mig(sample)
-    return sample.view is not None and (has_values or any(dim.metric == FABRIC_HEALTH for dim in sample.dims))
-
-
-def _is_use_of_mig(sample: Sample) -> bool:
-    is_mig = sample.view is not None and sample.view.kind is ViewKind.MIG
-    return is_mig and not NOT_OF_MIG.isdisjoint(sample.values)
+    if sample.view is None:
+        return False
+    metrics = _OF_MIG_WITH_DEFAULTS if sample.view.kind is ViewKind.MIG else _WITH_DEFAULTS
+    return not metrics.isdisjoint(sample.values) or any(dim.metric == FABRIC_HEALTH for dim in sample.dims)
 
 
 def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None = None) -> Sample:
@@ -391,11 +393,11 @@ def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None 
     if sample.view is None or not may_have_defaults(sample):
         return sample
     values = {**(known or {}), **sample.values}
-    if _is_use_of_mig(sample):
-        for name in NOT_OF_MIG & values.keys():
-            values[name] = Absent(Reason.NOT_IN_MIG_MODE, name) if values[name] == 0 else values[name]
+    if sample.view.kind is ViewKind.MIG:
+        drop_use_of_mig_device(values)
     product = values.get(VGPU_TYPE if sample.view.kind is ViewKind.VGPU else NAME)
-    dims = drop_defaults(values, sample.dims, product, values.get(VIRTUALIZATION))
+    is_guest = is_vgpu_guest(product, values.get(VIRTUALIZATION))
+    dims = drop_defaults(values, sample.dims, product, is_guest=is_guest)
     values = {name: values[name] for name in sample.values}
     if (values, dims) == (sample.values, sample.dims):
         return sample
@@ -414,7 +416,7 @@ def drop_board_defaults(samples: Sequence[Sample], *, lists_modes: bool = False)
         if sample.view is not None:
             known.setdefault(sample.view.key, {}).update(deciding_readings(sample))
     return [
-        sample if sample.view is None else without_defaults(sample, known[sample.view.key])
+        without_defaults(sample, known[sample.view.key]) if sample.view is not None else sample
         for sample in drop_counts_without_ecc(samples, lists_modes=lists_modes)
     ]
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from gpufleet.codecs.nvidia_smi import classify_failure, parse_csv, parse_listing
-from gpufleet.fleet.board import drop_mig_mode_of_guest, is_vgpu_guest
+from gpufleet.fleet.board import MIG_MODES, is_vgpu_guest
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.driver_texts import text_reason
@@ -164,23 +164,17 @@ async def _read_fields(runner: CommandRunner, facts: FactList) -> None:
 
 def _properties(row: Mapping[str, str]) -> dict[str, Value | Absent]:
     """Return the facts about a GPU. What a vGPU guest cannot see is `not_in_guest`, as for the readers."""
-    product = row["name"].strip()
     values = {name: _field_value(name, row[field]) for field, name in FIELDS.items()}
-    if not is_vgpu_guest(product, None):
-        return values
-    states: dict[str, Value | Absent] = {
-        name: value.lower() if isinstance(value, str) else value for name, value in values.items()
-    }
-    drop_mig_mode_of_guest(states, product, None)
-    return {name: _in_guest(name, values[name], states[name]) for name in values}
+    if is_vgpu_guest(row["name"].strip(), None):
+        values = {name: _in_guest(name, value) for name, value in values.items()}
+    return values
 
 
-def _in_guest(name: str, value: Value | Absent, state: Value | Absent) -> Value | Absent:
-    """Return a fact of a vGPU guest, given its value and the reading of the same state."""
-    if not isinstance(state, Absent):
-        return value
-    is_hidden = any(case.reason is Reason.NOT_IN_GUEST for case in CATALOGUE[name].absent_when)
-    return Absent(Reason.NOT_IN_GUEST, state.detail) if is_hidden and state.reason is Reason.NOT_SUPPORTED else state
+def _in_guest(name: str, value: Value | Absent) -> Value | Absent:
+    is_hidden = isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
+    is_default = name in MIG_MODES and value == "Disabled"  # see `drop_mig_mode_of_guest`
+    listed = any(case.reason is Reason.NOT_IN_GUEST for case in CATALOGUE[name].absent_when)
+    return Absent(Reason.NOT_IN_GUEST, name) if listed and (is_hidden or is_default) else value
 
 
 def _field_value(name: str, text: str) -> Value | Absent:

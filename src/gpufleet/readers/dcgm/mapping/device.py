@@ -11,6 +11,7 @@ from gpufleet.fleet.board import (
     drop_zero_identities,
     ecc_count,
     in_mig_mode,
+    is_vgpu_guest,
     proven_ecc_mode,
     unproven_engines,
 )
@@ -179,7 +180,8 @@ def map_device(
     readings = _readings(lane, rows)
     product = read_row(_NAME_ROW, values, modes, unknown)
     drop_unproven_engines(readings.values, unproven_engines(product))
-    drop_mig_mode_of_guest(readings.values, product, "vgpu_guest" if modes.guest else "none")
+    if modes.guest or is_vgpu_guest(product, None):
+        drop_mig_mode_of_guest(readings.values)
     _drop_unproven_mig_mode(readings.values, product)
     return readings
 

@@ -7,7 +7,14 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
-from gpufleet.fleet.board import drop_defaults, drop_unproven_engines, ecc_count, in_mig_mode, unproven_engines
+from gpufleet.fleet.board import (
+    drop_defaults,
+    drop_unproven_engines,
+    ecc_count,
+    in_mig_mode,
+    is_vgpu_guest,
+    unproven_engines,
+)
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -160,8 +167,9 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
         if modes.ecc is False and all(_is_unsupported(value) for _, value in table):
             table = [(absence_labels(name), table[0][1])]
         dims += [DimValue(name, labels, value) for labels, value in table]
-    virtualization = "vgpu_guest" if modes.guest else None
-    return values, drop_defaults(values, dims, _product_name(record), virtualization)
+    product = _product_name(record)
+    is_guest = modes.guest or is_vgpu_guest(product, None)
+    return values, drop_defaults(values, dims, product, is_guest=is_guest)
 
 
 def _tables(lane: Lane, requested: RequestedMetrics) -> list[str]:

@@ -91,7 +91,8 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
     if lane is Lane.SLOW:
         dims = list(drop_fabric_defaults(values, dims))
         drop_empty_protected_memory(values)
-        drop_mig_mode_of_guest(values, None, "vgpu_guest" if modes.guest else "none")
+        if modes.guest:
+            drop_mig_mode_of_guest(values)
         if modes.mig:
             values = {name: in_mig_mode(name, value) for name, value in values.items()}
             dims = [_replaced(dim, in_mig_mode(dim.metric, dim.value)) for dim in dims]
