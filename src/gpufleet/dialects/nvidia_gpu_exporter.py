@@ -20,10 +20,10 @@ from gpufleet.dialects.dialect import (
     table,
 )
 from gpufleet.dialects.sample_builder import STATE
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.device_state import RESET_REQUIRED, STATE_OF_REASON
-from gpufleet.model.driver_texts import text_reason
+from gpufleet.model.driver_texts import ZERO_REASONS, text_reason
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -106,7 +106,6 @@ _TIMED = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowd
 _BANKS = ("max", "high", "partial", "low", "none")
 _PAGES = {"single_bit_ecc_count": "single_bit", "double_bit_count": "double_bit"}
 _LOCATIONS = ("dram", "sram")
-_ZERO = {"gpu_memory_temperature_celsius": Reason.NOT_SUPPORTED, "gpu_c2c_enabled": Reason.NO_DATA}
 
 
 def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[str, ...] = ()) -> FamilyMapping:
@@ -116,7 +115,7 @@ def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[
         of=_GPU,
         labels=labels,
         states=states,
-        zero=_ZERO.get(metric),
+        zero=ZERO_REASONS.get(metric),
         counter=name in ("energy_joules_total", "xid_errors_total"),
     )
 

@@ -46,6 +46,13 @@ GPU that needed a reset. The others are the texts of return codes in nvidia-ml-p
 """
 
 
+ZERO_REASONS = {"gpu_memory_temperature_celsius": Reason.NOT_SUPPORTED, "gpu_c2c_enabled": Reason.NO_DATA}
+"""Metric to the meaning of nvidia-smi's 0 or `Disabled`, which it prints also for boards that lack the thing.
+
+Seen on boards without HBM (memory temperature), and on H100 and H200 (chip-to-chip link).
+"""
+
+
 def text_reason(text: str) -> Reason | None:
     """Return the reason of a text in place of a value, or None if the text is a value.
 

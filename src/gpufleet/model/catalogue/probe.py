@@ -4,13 +4,13 @@ The probe runs once after the start of a machine or of its agent, each day, and 
 """
 
 from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue.host import NO_MODEL, NO_SIZE
 from gpufleet.model.catalogue.metric import Absence, Lane, Metric, MetricKind, Storage, Subject, ValueType
 
 GAUGE, INFO = MetricKind.GAUGE, MetricKind.INFO
 INT, FLOAT, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.TEXT
 
 NO_PACKAGE = Absence(Reason.NOT_REPORTED, "the kernel does not know the packages")
-NO_MODEL = Absence(Reason.NOT_REPORTED, "the processor reports no model, or gVisor hides it")
 OF_CONTAINER = Absence(Reason.NOT_REPORTED, "in a container with lxcfs, the uptime is that of the container")
 ABSENT_TOOL = Absence(Reason.NOT_ENABLED, "the program is not installed")
 RESTRICTED = Absence(Reason.NOT_PERMITTED, "the file can have secrets, and a restricted key may not read it")
@@ -18,7 +18,6 @@ ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
 NO_SYSTEMD = Absence(Reason.NOT_ENABLED, "systemd does not run on the machine")
 NO_PHASE = Absence(Reason.NOT_REPORTED, "systemd reports no time of this phase")
 NO_DISK = Absence(Reason.NOT_SUPPORTED, "the root filesystem has no single disk, or the disk does not report it")
-NO_SIZE = Absence(Reason.NOT_SUPPORTED, "the filesystem reports no size")
 NO_KERNEL = Absence(Reason.NOT_REPORTED, "a container, or a soft reboot: the kernel did not start the init process")
 INACTIVE = Absence(Reason.NOT_ENABLED, "no unit of this kind is active")
 NO_VERSION = Absence(Reason.NOT_SUPPORTED, "nvidia-smi has no version, as on some Jetson modules")

@@ -8,19 +8,13 @@ from typing import NamedTuple
 from gpufleet.codecs.nvidia_smi.values import shown, slug
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import Metric, ValueType
-from gpufleet.model.driver_texts import text_reason
+from gpufleet.model.driver_texts import ZERO_REASONS, text_reason
 from gpufleet.model.reading import Value
 from gpufleet.model.view import normalise_pci_address
 
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.[0-9]{1,9})? ?([A-Za-z%][A-Za-z%()/]{0,11})?", re.ASCII)
 _NO_VALUE = 0xFFFF_FFFF
 """NVML's 32-bit sentinel for no value. The 64-bit sentinel has more digits than are accepted here."""
-
-_ZERO = {"gpu_memory_temperature_celsius": Reason.NOT_SUPPORTED, "gpu_c2c_enabled": Reason.NO_DATA}
-"""What 0 means for boards that can lack a thing: the driver reports 0 or `Disabled` then.
-
-Seen on boards without HBM (memory temperature), and on H100 and H200 (chip-to-chip link).
-"""
 
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _PERFORMANCE_STATE = re.compile(r"P([0-9]{1,2})", re.ASCII)
@@ -106,7 +100,7 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
     if metric.type is ValueType.TEXT:
         return _text(metric, text, label)
     value = _checked(metric, _number(metric, text), label)
-    return Absent(_ZERO[metric.name], label) if value == 0 and metric.name in _ZERO else value
+    return Absent(ZERO_REASONS[metric.name], label) if value == 0 and metric.name in ZERO_REASONS else value
 
 
 def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
