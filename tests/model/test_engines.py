@@ -57,6 +57,14 @@ def test_vgpu_types_are_no_board_names() -> None:
 
 
 def test_chips_with_mig_are_known_by_product() -> None:
-    yes = ("NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
-    no = ("Tesla T4", "NVIDIA A10", "NVIDIA L40S", "NVIDIA RTX 6000 Ada Generation", "NVIDIA GeForce RTX 5090")
+    yes = ("NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX PRO 5000 72GB Blackwell")
+    no = (
+        "NVIDIA CMP 170HX",
+        "NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU",
+        "Tesla T4",
+        "NVIDIA A10",
+        "NVIDIA L40S",
+        "NVIDIA RTX 6000 Ada Generation",
+        "NVIDIA GeForce RTX 5090",
+    )
     assert [name for name in (*yes, *no) if supports_mig(name)] == list(yes)

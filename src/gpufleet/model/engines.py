@@ -12,9 +12,7 @@ import re
 
 ENCODER, JPEG, OPTICAL_FLOW = "encoder", "jpeg", "optical flow"
 
-_DATA_CENTRE = (
-    r"\b(?:A(?:30|100|X?800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b|\bPG50[69]-2\d\d\b|\bCMP 170HX\b"
-)
+_DATA_CENTRE = r"\b(?:A(?:30|100|X?800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b|\bPG50[69]-2\d\d\b"
 """GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
 
 _TU117 = r"\bT[1-9]\d{2,3}E?\b|\bGTX 16[35]0(?: Ti)?(?: with|$)|\bMX[45]50\b|\bDGX Display\b"
@@ -28,7 +26,7 @@ _GA10X = (
 )
 
 CHIPS_WITHOUT = {
-    ENCODER: re.compile(_DATA_CENTRE),
+    ENCODER: re.compile(rf"{_DATA_CENTRE}|\bCMP 170HX\b"),
     JPEG: re.compile(f"{_TU117}|{_TURING}|{_GA10X}"),
     OPTICAL_FLOW: re.compile(_TU117),
 }
@@ -45,8 +43,8 @@ def lacking_engines(product: str) -> tuple[str, ...]:
     return tuple([engine for engine, chips in CHIPS_WITHOUT.items() if chips.search(product)])
 
 
-_MIG = re.compile(_DATA_CENTRE + r"|\bRTX PRO [56]000\b")
-"""Products of NVIDIA's MIG user guide."""
+_MIG = re.compile(rf"{_DATA_CENTRE}|\bRTX PRO (?:4500|5000|6000) (?:72GB )?Blackwell(?! (?:Generation|Embedded))")
+"""Products of the chips, and the workstation products, that NVIDIA's MIG user guide (610) lists."""
 
 
 def supports_mig(product: str) -> bool:
