@@ -233,6 +233,8 @@ def test_room_of_others_while_a_reserved_machine_is_registered() -> None:
         hub.receive(a)
         hub.register(a)
         hub.receive(batch("b"))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("c"))
 
 
 def test_machine_that_is_registered_while_its_batch_is_admitted_needs_no_room() -> None:
@@ -241,3 +243,5 @@ def test_machine_that_is_registered_while_its_batch_is_admitted_needs_no_room() 
         hub.receive(batch(name))
     hub.registry.after_answer = lambda: hub.register(batch("b"))
     hub.receive(batch("b"))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("c"))
