@@ -3,15 +3,12 @@
 import pytest
 
 from gpufleet.fleet.board import (
-    ECC_COUNTS,
-    ECC_MODE,
     METRIC_OF_ENGINE,
     METRICS_OF_PART,
     RACK_PLACE,
     drop_activity_without_memory,
     drop_attached_display,
     drop_board_defaults,
-    drop_counts_without_ecc,
     drop_defaults,
     drop_empty_protected_memory,
     drop_fabric_defaults,
@@ -19,17 +16,17 @@ from gpufleet.fleet.board import (
     drop_readiness_without_confidential_mode,
     drop_unproven_engines,
     drop_zero_identities,
-    ecc_count,
     in_mig_mode,
     is_vgpu_guest,
     part_absence,
-    proven_ecc_mode,
     unproven_engines,
 )
+from gpufleet.fleet.ecc import ECC_MODE
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.reading import DimValue, Value
+from gpufleet.model.view import ViewKind
+from tests.fleet.boards import COUNT, board_sample
 
 DEFAULTS: dict[str, Value | Absent] = dict(zip(RACK_PLACE, ("0", "0", "1"), strict=True))
 
@@ -334,54 +331,6 @@ def test_readings_of_parts_can_be_unsupported() -> None:
         assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
 
 
-@pytest.mark.parametrize(
-    ("mode", "value", "found"),
-    [
-        (None, 0, 0),
-        ("enabled", 0, 0),
-        ("disabled", 3, Absent(Reason.NOT_SUPPORTED, "x")),
-        (Absent(Reason.NOT_SUPPORTED), 0, Absent(Reason.NOT_SUPPORTED, "x")),
-        (Absent(Reason.NOT_SUPPORTED), Absent(Reason.GPU_LOST), Absent(Reason.GPU_LOST)),
-        (Absent(Reason.NOT_SUPPORTED), Absent(Reason.NOT_PERMITTED), Absent(Reason.NOT_PERMITTED)),
-        (Absent(Reason.NOT_SUPPORTED), Absent(Reason.NOT_REPORTED), Absent(Reason.NOT_SUPPORTED, "x")),
-        (Absent(Reason.TIMEOUT), 0, Absent(Reason.TIMEOUT, "x")),
-        (Absent(Reason.TIMEOUT), 3, 3),
-        (Absent(Reason.TIMEOUT), Absent(Reason.GPU_LOST), Absent(Reason.GPU_LOST)),
-        (Absent(Reason.STALE), 0, 0),  # the mode was read before
-    ],
-)
-def test_count_of_zero_needs_a_known_ecc_mode(
-    mode: Value | Absent | None, value: Value | Absent, found: Value | Absent
-) -> None:
-    assert ecc_count("gpu_sram_threshold_exceeded", value, mode, "x") == found
-    assert ecc_count("gpu_row_remap_pending", value, mode, "x") == value
-
-
-def test_count_above_zero_proves_ecc() -> None:
-    timeout = Absent(Reason.TIMEOUT)
-    assert proven_ecc_mode(timeout, [(COUNT, 0), ("gpu_sram_errors_total", 1)]) == "enabled"
-    assert proven_ecc_mode(timeout, [(COUNT, 0), ("gpu_power_watts", 1)]) == timeout
-    assert proven_ecc_mode("disabled", [(COUNT, 1)]) == "disabled"
-
-
-def test_ecc_counts_can_be_unsupported() -> None:
-    assert len(ECC_COUNTS) >= 10
-    for name in ECC_COUNTS:
-        assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
-
-
-def board_sample(
-    mode: Value | Absent | None, *counts: tuple[str, Value | Absent], kind: ViewKind = ViewKind.GPU
-) -> Sample:
-    gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
-    view = gpu if kind is ViewKind.GPU else View(kind=kind, side=Side.HOST, uuid="MIG-1", parent=gpu.key)
-    values = dict(counts) if mode is None else {ECC_MODE: mode, **dict(counts)}
-    return Sample(view=view, reader="x", lane=Lane.SLOW, measured_at=1, values=values)
-
-
-COUNT = "gpu_ecc_corrected_errors_total"
-
-
 def test_page_has_no_defaults_of_the_driver() -> None:
     texts: list[tuple[str, Value | Absent]] = [
         ("gpu_fabric_state", "not_supported"),
@@ -420,29 +369,3 @@ def test_page_has_no_use_of_engines_that_its_product_lacks() -> None:
         {encoder: Absent(Reason.NOT_SUPPORTED, encoder)},
         {"gpu_name": "NVIDIA H100 80GB HBM3"},
     ]
-
-
-@pytest.mark.parametrize(
-    ("mode", "lists_modes", "count", "why"),
-    [
-        ("disabled", False, 3, Reason.NOT_SUPPORTED),
-        ("enabled", True, 0, None),
-        (Absent(Reason.NOT_SUPPORTED), False, 0, Reason.NOT_SUPPORTED),
-        (Absent(Reason.GPU_LOST), True, 0, Reason.GPU_LOST),
-        (Absent(Reason.GPU_LOST), True, 3, None),
-        (None, False, 0, None),
-        (None, True, 0, Reason.NOT_SUPPORTED),
-        (None, True, 3, None),
-    ],
-)
-def test_counts_of_a_page_need_ecc(
-    mode: Value | Absent | None, lists_modes: bool, count: int, why: Reason | None
-) -> None:
-    samples = [
-        board_sample(mode),
-        board_sample(None, (COUNT, count)),
-        board_sample(None, (COUNT, 0), kind=ViewKind.MIG),
-    ]
-    _, gpu, mig = drop_counts_without_ecc(samples, lists_modes=lists_modes)
-    absent = None if why is None else Absent(why, ECC_MODE)
-    assert (gpu.values[COUNT], mig.values[COUNT]) == (absent or count, absent or 0)

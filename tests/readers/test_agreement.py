@@ -12,7 +12,8 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
-from gpufleet.fleet.board import ECC_COUNTS, FABRIC_DETAILS, FABRIC_STATE, HIDDEN_BY_MIG, MEMORY_ACTIVITY
+from gpufleet.fleet.board import FABRIC_DETAILS, FABRIC_STATE, HIDDEN_BY_MIG, MEMORY_ACTIVITY
+from gpufleet.fleet.ecc import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.driver_texts import text_reason

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 
 import msgspec
 
-from gpufleet.model.absence import Absent, Reason, worst_absence
+from gpufleet.fleet.ecc import ECC_COUNTS, drop_counts_without_ecc
+from gpufleet.model.absence import Absent, Reason, as_unsupported, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.engines import ENCODER, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_engines
 from gpufleet.model.reading import DimValue, Sample, Value
@@ -19,16 +20,6 @@ RACK_DEFAULTS = {"gpu_chassis_slot": "0", "gpu_tray_index": "0", "gpu_host_id": 
 """Place of the GPU in a chassis, and what the driver returns without a chassis."""
 
 RACK_PLACE = tuple(RACK_DEFAULTS)
-
-ECC_COUNTS = frozenset(
-    name
-    for name in CATALOGUE
-    if name.startswith(("gpu_ecc_corrected_", "gpu_ecc_uncorrected_", "gpu_ecc_location_", "gpu_sram_"))
-)
-"""Metrics that count only while ECC is enabled."""
-
-ECC_MODE = "gpu_ecc_mode"
-_ECC_OFF, _ECC_ON = "disabled", "enabled"
 
 ECC, NVLINK = "ecc", "nvlink"
 
@@ -290,46 +281,8 @@ def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], whe
         lacks: keys of `METRICS_OF_PART`.
         where: detail of the absence.
     """
-    if not any(metric in METRICS_OF_PART[part] for part in lacks):
-        return value
-    if isinstance(value, Absent) and value.reason is not Reason.NOT_REPORTED:
-        return value
-    return Absent(Reason.NOT_SUPPORTED, where)
-
-
-EccMode = Value | Absent | None
-"""Reading of `gpu_ecc_mode`; None if its source has none."""
-
-
-def ecc_count(metric: str, value: Value | Absent, mode: EccMode, where: str) -> Value | Absent:
-    """Return a reading as it counts in the ECC mode of its board. Only counts of errors change.
-
-    - If ECC is disabled or does not exist, a count is `not_supported`.
-    - If the mode cannot be read, a count of zero proves nothing and is absent for the mode's reason.
-
-    Args:
-        metric: catalogue name.
-        value: the reading.
-        mode: result of `proven_ecc_mode`.
-        where: detail of the absence.
-    """
-    if is_ecc_off(mode):
-        return part_absence(metric, value, (ECC,), where)
-    if isinstance(mode, Absent) and mode.reason is not Reason.STALE and metric in ECC_COUNTS and value == 0:
-        return Absent(mode.reason, where)
-    return value
-
-
-def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]]) -> EccMode:
-    """Return the ECC mode of a board. If it cannot be read, a count above zero proves that ECC is enabled.
-
-    Args:
-        mode: as read.
-        counts: metrics and readings of the board.
-    """
-    if not isinstance(mode, Absent) or is_ecc_off(mode):
-        return mode
-    return _ECC_ON if any(_is_error_count(metric, value) for metric, value in counts) else mode
+    is_of_part = any(metric in METRICS_OF_PART[part] for part in lacks)
+    return as_unsupported(value, where) if is_of_part else value
 
 
 def drop_defaults(
@@ -424,82 +377,6 @@ def drop_board_defaults(samples: Sequence[Sample], *, lists_modes: bool = False)
 def deciding_readings(sample: Sample) -> dict[str, Value | Absent]:
     """Return the readings of a sample that decide whether other readings of its board are defaults."""
     return {name: sample.values[name] for name in DECIDING & sample.values.keys()}
-
-
-NO_ECC = Absent(Reason.NOT_SUPPORTED, ECC_MODE)
-"""Mode of a board for which a source that lists modes has none."""
-
-
-def is_ecc_off(mode: EccMode) -> bool:
-    """Return whether a reading of `gpu_ecc_mode` proves that ECC is disabled or does not exist."""
-    return mode == _ECC_OFF or (isinstance(mode, Absent) and mode.reason is Reason.NOT_SUPPORTED)
-
-
-def with_ecc_mode(sample: Sample, mode: EccMode) -> Sample:
-    """Return a sample without the counts of errors that the ECC mode of its board rules out: see `ecc_count`."""
-    if mode in (None, _ECC_ON) or not has_ecc_counts(sample):
-        return sample
-    counts = ECC_COUNTS & sample.values.keys()
-    values = {name: ecc_count(name, sample.values[name], mode, ECC_MODE) for name in counts}
-    dims = [DimValue(dim.metric, dim.labels, ecc_count(dim.metric, dim.value, mode, ECC_MODE)) for dim in sample.dims]
-    return msgspec.structs.replace(sample, values={**sample.values, **values}, dims=tuple(dims))
-
-
-def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = False) -> list[Sample]:
-    """Return the samples of one machine without the ECC counts that the modes of their boards rule out.
-
-    A MIG device has the mode of its GPU.
-
-    Args:
-        samples: all samples of one page or pass.
-        lists_modes: whether the source omits the mode only where the board has no ECC. Counts of zero without a mode
-            are then dropped as well; a count above zero proves that the board has ECC.
-    """
-    missing = NO_ECC if lists_modes else None
-    boards: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if (board := board_of(sample)) is not None:
-            boards.setdefault(board, []).append(sample)
-    modes: dict[str | None, EccMode] = {}
-    for board, own in boards.items():
-        if any(map(has_ecc_counts, own)):
-            mode = next((one.values[ECC_MODE] for one in reversed(own) if ECC_MODE in one.values), missing)
-            modes[board] = board_ecc_mode(mode, own)
-    return [with_ecc_mode(sample, modes.get(board_of(sample))) for sample in samples]
-
-
-def board_ecc_mode(mode: EccMode, samples: Iterable[Sample]) -> EccMode:
-    """Return the ECC mode of the board of some samples: see `proven_ecc_mode`. `NO_ECC` is no proof against counts."""
-    if mode is NO_ECC:
-        return None if any(map(has_ecc_errors, samples)) else mode
-    return proven_ecc_mode(mode, (count for sample in samples for count in _counts(sample)))
-
-
-def board_of(sample: Sample) -> str | None:
-    """Return the key of the GPU that a sample is about or whose MIG device it is about; None for the machine itself."""
-    view = sample.view
-    if view is None:
-        return None
-    return view.parent if view.kind is ViewKind.MIG else view.key
-
-
-def has_ecc_counts(sample: Sample) -> bool:
-    """Return whether a sample has counts of ECC errors, or their absences."""
-    return not ECC_COUNTS.isdisjoint(sample.values) or any(dim.metric in ECC_COUNTS for dim in sample.dims)
-
-
-def has_ecc_errors(sample: Sample) -> bool:
-    """Return whether a sample has a count of ECC errors above zero, which proves that its board has ECC."""
-    return any(_is_error_count(metric, value) for metric, value in _counts(sample))
-
-
-def _counts(sample: Sample) -> list[tuple[str, Value | Absent]]:
-    counts = [(name, sample.values[name]) for name in ECC_COUNTS & sample.values.keys()]
-    return counts + [(dim.metric, dim.value) for dim in sample.dims if dim.metric in ECC_COUNTS]
-
-
-def _is_error_count(metric: str, value: Value | Absent) -> bool:
-    return metric in ECC_COUNTS and isinstance(value, int | float) and value > 0
 
 
 def _is_none(value: Value | Absent) -> bool:

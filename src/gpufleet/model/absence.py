@@ -136,3 +136,15 @@ def worst_absence(absences: Iterable[Absent]) -> Absent:
         ValueError: if there is none.
     """
     return min(absences, key=lambda absent: _WORST_FIRST.get(absent.reason, _WORST_FIRST[Reason.DRIVER_ERROR]))
+
+
+def as_unsupported(value: object, where: str) -> Absent:
+    """Return the reading of what a board lacks: `not_supported`, or its own absence unless that is `not_reported`.
+
+    Args:
+        value: the reading.
+        where: detail of the absence.
+    """
+    if isinstance(value, Absent) and value.reason is not Reason.NOT_REPORTED:
+        return value
+    return Absent(Reason.NOT_SUPPORTED, where)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.fleet.board import ECC_COUNTS
+from gpufleet.fleet.ecc import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.fleet.board import ECC_COUNTS
+from gpufleet.fleet.ecc import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS

@@ -12,20 +12,8 @@ import msgspec
 
 from gpufleet.dialects.registry import lists_ecc_modes
 from gpufleet.dialects.sample_builder import SERIES_ENDED, merge_readings
-from gpufleet.fleet.board import (
-    DECIDING,
-    ECC_MODE,
-    NO_ECC,
-    RACK_PLACE,
-    EccMode,
-    board_ecc_mode,
-    board_of,
-    deciding_readings,
-    has_ecc_counts,
-    may_have_defaults,
-    with_ecc_mode,
-    without_defaults,
-)
+from gpufleet.fleet.board import DECIDING, RACK_PLACE, deciding_readings, may_have_defaults, without_defaults
+from gpufleet.fleet.ecc import ECC_MODE, NO_ECC, EccMode, board_ecc_mode, board_of, has_ecc_counts, with_ecc_mode
 from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind

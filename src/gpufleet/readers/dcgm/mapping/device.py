@@ -9,12 +9,11 @@ from gpufleet.fleet.board import (
     drop_mig_mode_of_guest,
     drop_unproven_engines,
     drop_zero_identities,
-    ecc_count,
     in_mig_mode,
     is_vgpu_guest,
-    proven_ecc_mode,
     unproven_engines,
 )
+from gpufleet.fleet.ecc import ecc_count, proven_ecc_mode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS

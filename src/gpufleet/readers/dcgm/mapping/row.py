@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.codes import REASONS, blank_of, name_of
 from gpufleet.codecs.dcgm_wire.values import FieldValue
-from gpufleet.fleet.board import EccMode
+from gpufleet.fleet.ecc import EccMode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.reading import Value

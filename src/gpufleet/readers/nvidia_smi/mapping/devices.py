@@ -7,14 +7,8 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
-from gpufleet.fleet.board import (
-    drop_defaults,
-    drop_unproven_engines,
-    ecc_count,
-    in_mig_mode,
-    is_vgpu_guest,
-    unproven_engines,
-)
+from gpufleet.fleet.board import drop_defaults, drop_unproven_engines, in_mig_mode, is_vgpu_guest, unproven_engines
+from gpufleet.fleet.ecc import ecc_count
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS

@@ -15,11 +15,10 @@ from gpufleet.fleet.board import (
     drop_rack_defaults,
     drop_unproven_engines,
     drop_zero_identities,
-    ecc_count,
     in_mig_mode,
     part_absence,
-    proven_ecc_mode,
 )
+from gpufleet.fleet.ecc import ecc_count, proven_ecc_mode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
