@@ -60,7 +60,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         config_hash: hash of the active configuration.
         queue_records, queue_bytes: backlog in the spool; None if it cannot be opened.
         oldest_unsent: nanoseconds since 1970 of the oldest unsent measurement, or None.
-        dropped_total: records dropped since the epoch began; None if the spool cannot be opened.
+        dropped_total: records dropped since the spool was created; None if it cannot be opened.
         answered_at: time of the last response of a scraped target, nanoseconds since 1970 by the scraper's clock; 0 if
             there was none. None for senders that post themselves.
     """

@@ -66,6 +66,15 @@ def test_dropped_batches_count_for_an_hour() -> None:
     assert found == [10, 10, 15, 18, 8, 3, 0]
 
 
+def test_drops_are_counted_once_while_a_disk_fails() -> None:
+    dropped = DroppedBatches([(WHO, "spool", 5)])
+    found = [
+        dropped.add(second, {WHO: total}).get(WHO, 0)
+        for second, total in ((10, ("memory", 5)), (20, ("memory", 6)), (30, ("spool", 6)), (40, ("spool", 7)))
+    ]
+    assert found == [0, 1, 1, 2]
+
+
 def test_earlier_drops_of_an_unknown_sender_do_not_count() -> None:
     dropped = DroppedBatches()
     assert dropped.add(0, {WHO: ("e", 7)}) == {}

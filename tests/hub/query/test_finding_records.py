@@ -169,8 +169,9 @@ def test_old_evaluation_is_not_current(age: int, is_current: bool) -> None:
     record = evaluation_record(status, NOW)
     assert (record.is_current, record.age_seconds, record.failure) == (is_current, max(0, age), "the store is down")
     seen = evaluation_record(status, NOW, for_tenant=True)
-    assert (seen.is_current, seen.failure, seen.untracked) == (is_current, "", 0)
-    assert not evaluation_record(RuleEvaluation(), NOW).is_current
+    assert (seen.is_current, seen.failure, seen.untracked) == (is_current, "", None)
+    never = evaluation_record(RuleEvaluation(), NOW)
+    assert (never.is_current, never.untracked) == (False, None)
 
 
 def test_interval_determines_when_an_evaluation_is_old() -> None:

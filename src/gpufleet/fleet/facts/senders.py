@@ -95,7 +95,8 @@ class DroppedBatches:
     def add(self, second: float, totals: Mapping[SenderKey, tuple[str, int]]) -> dict[SenderKey, int]:
         """Take the epoch and total of every sender; return the increase in the last hour of those that dropped batches.
 
-        A total belongs to an epoch, and starts at 0 with it. What an unknown sender dropped before is not counted.
+        A total starts at 0 with a new spool. A higher total under another epoch continues the known one: batches that a
+        sender keeps in memory have an epoch of their own. What an unknown sender dropped before is not counted.
 
         Args:
             second: second of a monotonic clock.
@@ -105,7 +106,8 @@ class DroppedBatches:
             known = self._totals.get(who)
             if known is None or known == (epoch, total):
                 continue
-            increase = total - known[1] if known[0] == epoch else total
+            has_new_spool = epoch != known[0] and total < known[1]
+            increase = total if has_new_spool else total - known[1]
             if increase > 0:
                 self._increases.setdefault(who, deque()).append((second, increase))
         self._totals.update(totals)

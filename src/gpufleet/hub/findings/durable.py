@@ -55,7 +55,7 @@ class DurableFindings:
         self._unrecorded: tuple[Finding, ...] = ()
         self._open: tuple[Finding, ...] = ()
         self._relearn = frozenset(relearn_classes)
-        self.untracked = 0
+        self.untracked: int | None = None
         self.saved_at: int | None = None
         self.class_maxima: Mapping[str, int] = {}
 

@@ -22,7 +22,7 @@ class EvaluationStatus:
         at: time of the newest judgement whose result is durable, nanoseconds since 1970; None if there was none.
         seconds: duration of the newest judgement; None if there was none.
         subjects: number of judged subjects; None before the first judgement.
-        untracked: as in `Findings`.
+        untracked: as in `Findings`, at that judgement; None if there was none.
         open: open findings.
         failures: parts that failed at the newest judgement, with the reason.
         waiting: why nothing is judged; empty if it is.
@@ -35,7 +35,7 @@ class EvaluationStatus:
         self.at: int | None = None
         self.seconds: float | None = None
         self.subjects: int | None = None
-        self.untracked = 0
+        self.untracked: int | None = None
         self.open: tuple[Finding, ...] = ()
         self.failures: Mapping[str, str] = {}
         self.waiting = ""

@@ -55,7 +55,7 @@ class RuleEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int | None = None
     failure: str = ""
-    untracked: int = 0
+    untracked: int | None = None
     interval_seconds: float = FindingsConfig().interval_seconds
 
 
@@ -102,7 +102,7 @@ def evaluation_record(status: RuleEvaluation, now: int, *, for_tenant: bool = Fa
         age_seconds=age,
         is_current=age is not None and age <= CURRENT_INTERVALS * status.interval_seconds,
         failure=NOT_YET if age is None and not failure else failure,
-        untracked=0 if for_tenant else status.untracked,
+        untracked=None if for_tenant else status.untracked,
     )
 
 

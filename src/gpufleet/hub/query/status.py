@@ -40,8 +40,8 @@ class RuleStatus(Protocol):
         ...
 
     @property
-    def untracked(self) -> int:
-        """Subjects beyond the limit on findings, at the newest durable judgement."""
+    def untracked(self) -> int | None:
+        """Subjects beyond the limit on findings, at the newest durable judgement; None if there was none."""
         ...
 
     @property

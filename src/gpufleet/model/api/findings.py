@@ -42,13 +42,14 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
         failure: without `evaluated_at`, why nothing is evaluated. Otherwise what failed at the newest evaluation, or
             empty. A tenant gets no reasons of the hub.
         untracked: subjects for which a rule fires without a finding, because the limit on tracked findings is reached.
+            None without `evaluated_at`, and for a tenant.
     """
 
     evaluated_at: dt.datetime | None
     age_seconds: float | None
     is_current: bool
     failure: str = ""
-    untracked: int = 0
+    untracked: int | None = None
 
 
 class AcknowledgementRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         queue_records: its spool backlog, as reported, less the records received since; None if unknown, or if the hub
             creates its batches.
         oldest_unsent: measurement time of the oldest queued record, as reported; None if the queue is empty.
-        dropped_total: records dropped since its epoch began, as reported; None likewise.
+        dropped_total: records dropped since its spool was created, as reported; None likewise.
         missing: batches lost or still on the way, over all epochs.
         epochs: its runs of sequence numbers.
         conflict: the newest since the hub started, or None.

@@ -142,11 +142,11 @@ def _rules(page: MetricsPage, rules: RuleStatus) -> None:
     for (rule, severity, state, cluster), count in sorted(rules.counts().items()):
         labels = {"rule": rule, "severity": severity.value, "state": state.value, "cluster": cluster}
         page.add("gpufleet_findings", format_labels(labels), count)
-    at, untracked = (None, None) if rules.at is None else (rules.at / NANOS, rules.untracked)
+    at = None if rules.at is None else rules.at / NANOS
     for name, text, value in (
         ("evaluation_seconds", "Duration of the last evaluation of the rules", rules.seconds),
         ("subjects", "Subjects that the rules judge", rules.subjects),
-        ("untracked", "Subjects for which a rule fires beyond the limit on findings", untracked),
+        ("untracked", "Subjects for which a rule fires beyond the limit on findings", rules.untracked),
         ("last_evaluation_timestamp_seconds", "Time of the last evaluation of the rules", at),
     ):
         if value is not None:
