@@ -10,6 +10,8 @@ from gpufleet.decoding.local_time import parse_zone
 from gpufleet.model.absence import Reason
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
+from gpufleet.readers.nvidia_smi.mapping.rows import FAN_QUERY, QUERIES
+from gpufleet.readers.nvidia_smi.mapping.tables import BY_QUERY
 from tests.fakes.nvidia_smi.standin import DATA
 
 WDDM = (DATA / "capture-rtx2080s-wddm-trimmed__610.62.txt").read_bytes()
@@ -77,6 +79,18 @@ def test_lost_gpu_is_lost_and_an_event_beside_surviving_cells() -> None:
     states = [device.readings["gpu_state"].value for device in snapshot.devices]
     assert sorted(states, key=str) == ["lost", *["ok"] * 7]
     assert [event.kind for event in snapshot.events] == ["gpu_lost"]
+
+
+@pytest.mark.parametrize("cell", ["[N/A]", "N/A", "[Not Supported]"])
+def test_unsupported_column_is_no_failure_of_the_gpu(cell: str) -> None:
+    """Each column alone: a table need not have a reading that every GPU answers."""
+    columns = sorted({FAN_QUERY, *BY_QUERY, *(name for names in QUERIES.values() for name in names)} - {"uuid", "name"})
+    assert len(columns) > 100
+    for column in columns:
+        found = decoded(f"uuid, name, {column}\nGPU-1, NVIDIA L4, {cell}\n".encode())
+        (device,) = found.snapshots[0].devices
+        state = device.readings.get("gpu_state")
+        assert (column, state and state.value, found.snapshots[0].events) == (column, None, ())
 
 
 LOST_MESSAGE = b"Unable to determine the device handle for GPU 00000000:%s: GPU is lost.\n"

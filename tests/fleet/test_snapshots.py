@@ -69,7 +69,7 @@ def test_state_is_the_worst_that_readings_prove(readings: dict[str, Reading], st
     assert (found.value, found.reader) == state
 
 
-@pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED])
+@pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.NO_DATA, Reason.NOT_PERMITTED])
 @pytest.mark.parametrize("serial", [value("1"), absent(Reason.DRIVER_ERROR)])
 def test_document_without_a_core_value_is_not_ok(reason: Reason, serial: Reading) -> None:
     failed = absent(reason)
@@ -83,8 +83,9 @@ def test_second_reader_without_core_readings_is_no_evidence() -> None:
     assert judged(gpu(**OK, gpu_sm_activity_ratio=failed))["gpu_state"].value == "ok"
 
 
-def test_stale_document_is_no_evidence_of_an_unreadable_gpu() -> None:
-    assert judged(gpu(gpu_state=value("ok"), gpu_power_watts=absent(Reason.STALE)))["gpu_state"].value == "ok"
+@pytest.mark.parametrize("reason", [Reason.STALE, Reason.NOT_SUPPORTED])
+def test_missing_core_reading_is_no_evidence_of_an_unreadable_gpu(reason: Reason) -> None:
+    assert judged(gpu(gpu_state=value("ok"), gpu_power_watts=absent(reason)))["gpu_state"].value == "ok"
 
 
 def test_loss_without_a_state_is_a_state() -> None:

@@ -32,6 +32,8 @@ def absent(reason: Reason) -> dict[str, Value | Absent]:
         (absent(Reason.DRIVER_ERROR), "unreadable"),
         (absent(Reason.NOT_PERMITTED), "unreadable"),
         (absent(Reason.NOT_REPORTED), Absent(Reason.NOT_REPORTED)),
+        (absent(Reason.NOT_SUPPORTED), Absent(Reason.NOT_REPORTED)),
+        (absent(Reason.NOT_IN_GUEST) | {"gpu_performance_state": 0}, Absent(Reason.NOT_REPORTED)),
         (absent(Reason.STALE), Absent(Reason.STALE)),
     ],
 )

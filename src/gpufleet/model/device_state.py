@@ -17,8 +17,13 @@ STATE_OF_REASON = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
 WORST_FIRST = (LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR, OK)
 """States in order of severity."""
 
-_NO_EVIDENCE = frozenset({Reason.NOT_REPORTED, Reason.STALE, Reason.NOT_COLLECTED, Reason.NOT_IN_MIG_MODE})
-"""Reasons that occur without any answer of the device: they prove nothing about it."""
+_NO_EVIDENCE = frozenset(
+    {
+        *(Reason.NOT_REPORTED, Reason.STALE, Reason.NOT_COLLECTED),
+        *(Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER, Reason.NOT_IN_GUEST, Reason.NOT_IN_MIG_MODE),
+    }
+)
+"""Reasons of a reading that the source or the device does not have: they prove nothing about the device."""
 
 CORE_READINGS = frozenset(
     {

@@ -20,7 +20,7 @@ from gpufleet.model.device_state import (
 )
 from gpufleet.model.driver_texts import text_reason
 from gpufleet.model.process import Process
-from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import View
 from gpufleet.readers.nvidia_smi.machine import NAME
 from gpufleet.readers.nvidia_smi.mapping.devices import (
@@ -68,7 +68,7 @@ def gpu_sample(
     values |= replaced or {}
     if lane is Lane.FAST:
         state = state_with_instances(_state(values, dims, gpu.record, named), _instances(gpu.record))
-        why = _why_uncounted(state, values)
+        why = _why_uncounted(state, (*values.values(), *[dim.value for dim in dims]))
         if why is not None:  # a count of 0 proves nothing for a device that does not answer
             values |= {name: why for name in _COUNTED if isinstance(values.get(name), int)}
         values["gpu_state"] = state
@@ -203,7 +203,7 @@ def _state(values: MetricValues, dims: Iterable[DimValue], record: DeviceRecord,
     return ERROR if named is not None and state == OK else state
 
 
-def _why_uncounted(state: str | Absent, values: MetricValues) -> Absent | None:
+def _why_uncounted(state: str | Absent, readings: Iterable[Value | Absent]) -> Absent | None:
     """Return the reason for which counts of list entries are no evidence, or None."""
     if isinstance(state, Absent):
         return state
@@ -212,4 +212,4 @@ def _why_uncounted(state: str | Absent, values: MetricValues) -> Absent | None:
         return Absent(reason)
     if state != UNREADABLE:
         return None
-    return Absent(next(value.reason for value in values.values() if isinstance(value, Absent)))
+    return Absent(next(reading.reason for reading in readings if isinstance(reading, Absent)))
