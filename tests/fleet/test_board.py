@@ -3,8 +3,8 @@
 import pytest
 
 from gpufleet.fleet.board import (
-    METRIC_OF_ENGINE,
     METRICS_OF_PART,
+    PART_OF_USE,
     RACK_PLACE,
     drop_activity_without_memory,
     drop_attached_display,
@@ -14,12 +14,13 @@ from gpufleet.fleet.board import (
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_readiness_without_confidential_mode,
-    drop_unproven_engines,
+    drop_unproven_uses,
     drop_zero_identities,
     in_mig_mode,
     is_vgpu_guest,
     part_absence,
-    unproven_engines,
+    unproven_uses,
+    without_unproven_uses,
 )
 from gpufleet.fleet.ecc import ECC_MODE
 from gpufleet.model.absence import Absent, Reason
@@ -247,7 +248,7 @@ def test_attached_display_counts_only_while_it_is_active() -> None:
         assert values == {"gpu_display_attached": value, "gpu_display_active": active}
 
 
-ENCODER_USE, JPEG_USE, FLOW_USE = METRIC_OF_ENGINE.values()
+ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES = PART_OF_USE
 
 
 @pytest.mark.parametrize(
@@ -258,24 +259,29 @@ ENCODER_USE, JPEG_USE, FLOW_USE = METRIC_OF_ENGINE.values()
         ("Tesla T4", {JPEG_USE}, Reason.NOT_SUPPORTED),
         ("NVIDIA L40S", set(), None),
         ("NVIDIA T400", {JPEG_USE, FLOW_USE}, Reason.NOT_SUPPORTED),
-        (None, {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NOT_REPORTED),
-        (Absent(Reason.TIMEOUT), {ENCODER_USE, JPEG_USE, FLOW_USE}, Reason.NOT_REPORTED),
+        ("NVIDIA A10G", {JPEG_USE, *FAN_USES}, Reason.NOT_SUPPORTED),
+        (None, set(PART_OF_USE), Reason.NOT_REPORTED),
+        (Absent(Reason.TIMEOUT), set(PART_OF_USE), Reason.TIMEOUT),
     ],
 )
-def test_use_of_an_engine_of_zero_needs_the_engine(
+def test_use_of_a_part_of_zero_needs_the_part(
     product: Value | Absent | None, lacked: set[str], reason: Reason | None
 ) -> None:
-    values: dict[str, Value | Absent] = {ENCODER_USE: 0.0, JPEG_USE: 0.0, FLOW_USE: 0.0}
-    drop_unproven_engines(values, unproven_engines(product))
-    absent = {name: value.reason for name, value in values.items() if isinstance(value, Absent)}
-    assert absent == dict.fromkeys(lacked, reason)
+    values: dict[str, Value | Absent] = dict.fromkeys(PART_OF_USE, 0.0)
+    dims = without_unproven_uses([DimValue(name, ("0",), 0) for name in PART_OF_USE], unproven_uses(product))
+    drop_unproven_uses(values, unproven_uses(product))
+    for found in (values, {dim.metric: dim.value for dim in dims}):
+        absent = {name: value.reason for name, value in found.items() if isinstance(value, Absent)}
+        assert absent == dict.fromkeys(lacked, reason)
 
 
 @pytest.mark.parametrize("value", [0.25, Absent(Reason.GPU_LOST)])
-def test_measured_use_of_an_engine_and_failures_stay(value: Value | Absent) -> None:
-    values = {ENCODER_USE: value}
-    drop_unproven_engines(values, unproven_engines("NVIDIA H200"))
+def test_measured_use_of_a_part_and_failures_stay(value: Value | Absent) -> None:
+    values, unproven = {ENCODER_USE: value}, unproven_uses("NVIDIA H200")
+    drop_unproven_uses(values, unproven)
     assert values == {ENCODER_USE: value}
+    dim = DimValue(ENCODER_USE, ("0",), value)
+    assert without_unproven_uses([dim], unproven) == (dim,)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +333,7 @@ def test_readings_of_a_part_need_the_part() -> None:
 
 
 def test_readings_of_parts_can_be_unsupported() -> None:
-    for name in (*METRICS_OF_PART["nvlink"], *METRIC_OF_ENGINE.values()):
+    for name in (*METRICS_OF_PART["nvlink"], *PART_OF_USE):
         assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
 
 

@@ -398,3 +398,36 @@ def test_reader_and_decode_agree_on_a_version_that_is_not_known(printed: str) ->
     assert isinstance(read, Absent)
     assert read.reason is text_reason(printed)
     assert snapshot.host.readings["nvidia_cuda_version"].absent is read.reason
+
+
+FAN = ("gpu_fan_speed_ratio", ("0",))
+
+
+async def fan_by_nvml(folder: Path, product: str) -> Readings:
+    fake = FakeNvml(folder, Scenario.healthy(1))
+    board = fake.scenario.devices[0]
+    board.texts["nvmlDeviceGetName"] = product
+    board.numbers |= {"nvmlDeviceGetNumFans": 1, "nvmlDeviceGetFanSpeed,0": 0}
+    return await by_nvml(fake)
+
+
+async def fan_by_dcgm(folder: Path, product: str) -> Readings:
+    engine = EngineState.healthy(1)
+    engine.gpus[0].values |= {50: product, 191: 0}
+    return await by_dcgm(folder, engine)
+
+
+@pytest.mark.parametrize(
+    ("product", "found"),
+    [("NVIDIA A10G", Reason.NOT_SUPPORTED), ("NVIDIA A40", Reason.NOT_SUPPORTED), ("NVIDIA RTX A6000", 0)],
+)
+async def test_fan_speed_of_zero_needs_a_fan(tmp_path: Path, product: str, found: object) -> None:
+    (tmp_path / "dcgm").mkdir()
+    (tmp_path / "nvml").mkdir()
+    row = {"pci.bus_id": "00000000:0C:00.0", "name": product, "fan.speed": "0 %"}
+    of_reader = {
+        "nvml": await fan_by_nvml(tmp_path / "nvml", product),
+        "dcgm": await fan_by_dcgm(tmp_path / "dcgm", product),
+        "nvidia_smi": readings(rows_as_records([row]), metrics_of_columns(row)),
+    }
+    assert {name: reason(one[FAN]) or one[FAN] for name, one in of_reader.items()} == dict.fromkeys(of_reader, found)

@@ -2,8 +2,8 @@
 
 from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
 from gpufleet.dialects.dcgm_exporter import FAMILIES, PRESENT
-from gpufleet.fleet.board import METRIC_OF_ENGINE
-from gpufleet.model.engines import CHIPS_WITHOUT
+from gpufleet.fleet.board import PART_OF_USE
+from gpufleet.model.products import PRODUCTS_WITHOUT
 
 GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
 LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
@@ -81,14 +81,10 @@ def _measured(family: str) -> str:
     """Return the query for a family, without zeros that are no measurement."""
     series = f"{family}{{{GPUS}}}"
     mapping = FAMILIES[family]
-    measured = [
-        f"{family}{{{GPUS},modelName!~`|.*(?:{chips.pattern}).*`}}"
-        for engine, chips in CHIPS_WITHOUT.items()
-        if METRIC_OF_ENGINE[engine] == mapping.metric
-    ]
-    if mapping.zero is None and not measured:
-        return series
-    return f"({' or '.join([f'{series} != 0', *measured])})"
+    part = PART_OF_USE.get(mapping.metric)
+    if part is not None:
+        return f"({series} != 0 or {family}{{{GPUS},modelName!~`|.*(?:{PRODUCTS_WITHOUT[part].pattern}).*`}})"
+    return series if mapping.zero is None else f"({series} != 0)"
 
 
 def _per_gpu(series: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from gpufleet.fleet.ecc import ECC_COUNTS, drop_counts_without_ecc
 from gpufleet.model.absence import Absent, Reason, as_unsupported, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.engines import ENCODER, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_engines
+from gpufleet.model.products import ENCODER, FAN, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_parts
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -29,12 +29,14 @@ METRICS_OF_PART: Mapping[str, frozenset[str]] = {
 }
 """Part of a board to the metrics that belong to it."""
 
-METRIC_OF_ENGINE = {
-    ENCODER: "gpu_encoder_utilization_ratio",
-    JPEG: "gpu_jpeg_utilization_ratio",
-    OPTICAL_FLOW: "gpu_ofa_utilization_ratio",
+PART_OF_USE = {
+    "gpu_encoder_utilization_ratio": ENCODER,
+    "gpu_jpeg_utilization_ratio": JPEG,
+    "gpu_ofa_utilization_ratio": OPTICAL_FLOW,
+    "gpu_fan_speed_ratio": FAN,
+    "gpu_fan_speed_rpm": FAN,
 }
-"""Engine, as in `model.engines`, to the metric of its use."""
+"""Metric of the use of a part to the part, as in `model.products`."""
 
 FABRIC_STATE, FABRIC_HEALTH = "gpu_fabric_state", "gpu_fabric_health"
 FABRIC_CLUSTER, FABRIC_CLIQUE = "gpu_fabric_cluster_uuid", "gpu_fabric_clique"
@@ -216,27 +218,44 @@ def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) ->
         values[MEMORY_ACTIVITY] = total
 
 
-def unproven_engines(product: Value | Absent | None) -> dict[str, Absent]:
-    """Return the engines that the chip lacks or may lack, and the reason for which a use of 0 is no measurement.
+def unproven_uses(product: Value | Absent | None) -> dict[str, Absent]:
+    """Return the uses of parts that the product lacks or may lack, with the reason for which 0 is no measurement.
 
     Args:
         product: product name of the GPU, or type of the vGPU; an absence or None if it is not known.
+
+    Returns:
+        Keys of `PART_OF_USE` to the reason.
     """
     if not isinstance(product, str):
-        return dict.fromkeys(METRIC_OF_ENGINE, Absent(Reason.NOT_REPORTED, NAME))
-    return {engine: Absent(Reason.NOT_SUPPORTED, METRIC_OF_ENGINE[engine]) for engine in lacking_engines(product)}
+        why = product if isinstance(product, Absent) else Absent(Reason.NOT_REPORTED, NAME)
+        return dict.fromkeys(PART_OF_USE, why)
+    lacking = lacking_parts(product)
+    return {use: Absent(Reason.NOT_SUPPORTED, use) for use, part in PART_OF_USE.items() if part in lacking}
 
 
-def drop_unproven_engines(values: MutableMapping[str, Value | Absent], unproven: Mapping[str, Absent]) -> None:
-    """Replace a use of 0 of engines by the reason for which it is no measurement.
+def drop_unproven_uses(values: MutableMapping[str, Value | Absent], unproven: Mapping[str, Absent]) -> None:
+    """Replace uses of 0 by the reason for which they are no measurement.
 
     Args:
         values: readings of a GPU or vGPU.
-        unproven: result of `unproven_engines`.
+        unproven: result of `unproven_uses`.
     """
-    for engine, why in unproven.items():
-        if values.get(METRIC_OF_ENGINE[engine]) == 0:
-            values[METRIC_OF_ENGINE[engine]] = why
+    for use, why in unproven.items():
+        if values.get(use) == 0:
+            values[use] = why
+
+
+def without_unproven_uses(dims: Iterable[DimValue], unproven: Mapping[str, Absent]) -> tuple[DimValue, ...]:
+    """Return readings with dimensions, changed as by `drop_unproven_uses`."""
+    if not unproven:
+        return tuple(dims)
+    return tuple(
+        [
+            DimValue(dim.metric, dim.labels, unproven[dim.metric]) if dim.value == 0 and dim.metric in unproven else dim
+            for dim in dims
+        ]
+    )
 
 
 def is_vgpu_guest(product: Value | Absent | None, virtualization: Value | Absent | None) -> bool:
@@ -297,7 +316,7 @@ def drop_defaults(
     Args:
         values: readings of a GPU, changed in place.
         dims: readings of the same GPU with dimensions. They are returned, changed likewise.
-        product: as for `unproven_engines`.
+        product: as for `unproven_uses`.
         is_guest: result of `is_vgpu_guest`.
     """
     drop_rack_defaults(values)
@@ -305,10 +324,11 @@ def drop_defaults(
     drop_attached_display(values)
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
-    drop_unproven_engines(values, unproven_engines(product))
+    unproven = unproven_uses(product)
+    drop_unproven_uses(values, unproven)
     if is_guest:
         drop_mig_mode_of_guest(values)
-    return drop_fabric_defaults(values, dims)
+    return drop_fabric_defaults(values, without_unproven_uses(dims, unproven))
 
 
 DECIDING = frozenset(
@@ -321,11 +341,12 @@ DECIDING = frozenset(
 
 _WITH_DEFAULTS = (DECIDING - {NAME, VGPU_TYPE, VIRTUALIZATION}) | {
     *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED, *MIG_MODES),
-    *METRIC_OF_ENGINE.values(),
+    *PART_OF_USE,
 }
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
 _OF_MIG_WITH_DEFAULTS = _WITH_DEFAULTS | NOT_OF_MIG
+_DIMS_WITH_DEFAULTS = {FABRIC_HEALTH, *PART_OF_USE}
 
 
 def may_have_defaults(sample: Sample) -> bool:
@@ -333,7 +354,7 @@ def may_have_defaults(sample: Sample) -> bool:
     if sample.view is None:
         return False
     metrics = _OF_MIG_WITH_DEFAULTS if sample.view.kind is ViewKind.MIG else _WITH_DEFAULTS
-    return not metrics.isdisjoint(sample.values) or any(dim.metric == FABRIC_HEALTH for dim in sample.dims)
+    return not metrics.isdisjoint(sample.values) or any(dim.metric in _DIMS_WITH_DEFAULTS for dim in sample.dims)
 
 
 def without_defaults(sample: Sample, known: Mapping[str, Value | Absent] | None = None) -> Sample:

@@ -199,6 +199,17 @@ def test_gpus_named_by_uuid_take_precedence_over_indices() -> None:
     assert not [value for value in gpu.values.values() if isinstance(value, Absent)]
 
 
+def test_fan_speed_of_zero_needs_a_known_product() -> None:
+    for product, found in (("A40", Reason.NOT_SUPPORTED), ("RTX A6000", 0)):
+        fan = chart(family=f"gpu0 NVIDIA {product}", speed=0)
+        usage = chart(family=f"gpu0 NVIDIA {product}", gpu_util=1)
+        _, gpu = samples(page() | {"nvidia_smi.gpu0_fan_speed": fan, "nvidia_smi.gpu0_gpu_utilization": usage})
+        (speed,) = [dim.value for dim in gpu.dims]
+        assert (speed.reason if isinstance(speed, Absent) else speed) == found
+    _, gpu = samples(page() | by_uuid() | {f"nvidia_smi_local.gpu_{UUID}_fan_speed_perc": chart(fan_speed=0)})
+    assert gpu.dims[0].value == Absent(Reason.NOT_REPORTED, "not in this generation of charts")
+
+
 def test_stale_chart_has_no_value() -> None:
     old = chart(NOW - STALE_SECONDS - 1, utilization=99)
     _, gpu = samples(page() | by_index(0, gpu_utilization=old, temperature=chart(NOW - STALE_SECONDS, temp=40)))

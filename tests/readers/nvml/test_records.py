@@ -143,7 +143,7 @@ def test_any_instance_record_is_mapped(kind: str, lane: str, data: st.DataObject
     given_answers = tuple(data.draw(st.lists(answers, min_size=count, max_size=count)))
     parts = st.sampled_from(["uuid", "name", "gpu_instance", "compute_instance"])
     record = InstanceRecord(kind, data.draw(st.dictionaries(parts, answers)), answers=given_answers)
-    mapped, dims = map_instance(record, Lane(lane))
+    mapped, dims = map_instance(record, Lane(lane), GpuPassRecord(1, 0, 1))
     absent, absent_dims = absent_instance(kind, Absent(Reason.TIMEOUT), Lane(lane))
     assert [(each.metric, each.labels) for each in dims] == [(each.metric, each.labels) for each in absent_dims]
     assert set(absent) == set(mapped)

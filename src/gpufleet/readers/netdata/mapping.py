@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.board import drop_unproven_engines, unproven_engines
+from gpufleet.fleet.board import drop_unproven_uses, unproven_uses, without_unproven_uses
 from gpufleet.fleet.proc_files import FIXED_ZERO, has_slabs
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
@@ -178,8 +178,10 @@ def map_gpu(group: GpuCharts, newest: int) -> ChartReadings:
     values[STATE] = _performance_state(group, newest, used)
     (fan_chart,) = [name for name in _FANS if (name == "fan_speed_perc") == group.uuid]
     fan = _read(ChartRow(FAN, fan_chart, _FANS[fan_chart], _percent), group.charts.get(fan_chart), newest, used)
-    drop_unproven_engines(values, unproven_engines(product_name(group)))
-    return ChartReadings(values, (DimValue(FAN, ("0",), fan),), min(used, default=None))
+    unproven = unproven_uses(product_name(group))
+    drop_unproven_uses(values, unproven)
+    dims = without_unproven_uses([DimValue(FAN, ("0",), fan)], unproven)
+    return ChartReadings(values, dims, min(used, default=None))
 
 
 def map_host(charts: Mapping[str, Chart], newest: int) -> ChartReadings:

@@ -1,7 +1,6 @@
 """Views and readings of the MIG devices and vGPU instances of one round, also if their GPU does not answer."""
 
 from collections import Counter
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -51,7 +50,7 @@ class InstanceTracker:
                 self._known.pop((gpu.key, kind), None)
                 continue
             records = [instance for instance in record.instances if instance.kind == kind]
-            identified = [self._map_instance(gpu, one, lane, record.parts) for one in records if not one.code]
+            identified = [self._map_instance(gpu, one, lane, record) for one in records if not one.code]
             unidentified = [instance for instance in records if instance.code]
             keys = {instance.view.key for instance in identified}
             absent = self._unidentified_known(gpu, kind, total, unidentified, keys, lane)
@@ -91,11 +90,9 @@ class InstanceTracker:
             return []
         return [instance for instance in left if instance.view.key not in identified]
 
-    def _map_instance(
-        self, gpu: View, record: InstanceRecord, lane: Lane, parts: Mapping[str, CallResult]
-    ) -> ViewReadings:
+    def _map_instance(self, view: View, record: InstanceRecord, lane: Lane, gpu: GpuPassRecord) -> ViewReadings:
         processes = self._lister.list_instance(record) if lane is Lane.FAST else None
-        return ViewReadings(_view(gpu, record), map_instance(record, lane, parts), processes)
+        return ViewReadings(_view(view, record), map_instance(record, lane, gpu), processes)
 
     def absent(self, gpu: View, why: Absent, lane: Lane) -> list[ViewReadings]:
         """Return the known instances of a GPU without an answer, absent for its reason."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.engines import ENCODER
 from gpufleet.model.process import Process
+from gpufleet.model.products import ENCODER, lacking_parts
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, Call
 from gpufleet.readers.nvml.calls.activity import (
     COMPUTE_PROCESSES,
@@ -196,8 +196,8 @@ class ProcessLister:
 
     def list_device(self, record: GpuPassRecord) -> tuple[Process, ...] | None:
         """Return the processes of a device that answered on the fast lane, or None if the driver lists no kind."""
-        encoder = record.parts.get(ENCODER)
-        without_encoder = encoder is not None and not encoder.code and not encoder.value
+        product = record.product
+        without_encoder = product is not None and not product.code and ENCODER in lacking_parts(str(product.value))
         table = _utilization(record.answers[_UTILIZATION_POSITION], without_encoder=without_encoder)
         return self._list(_GPU_POSITIONS, record.answers, table)
 

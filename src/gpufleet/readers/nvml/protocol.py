@@ -141,6 +141,7 @@ class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
         instances: MIG devices and vGPU instances of the GPU.
         roles: roles of the GPU in this pass (`calls.call.MIG_PARENT`, ...).
         parts: part of the board, as in `fleet.board` (`ecc`, `nvlink`), to the answer that shows whether it has it.
+        product: answer with the product name; None if it was not queried.
     """
 
     round: int
@@ -156,6 +157,7 @@ class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
     instances: tuple[InstanceRecord, ...] = ()
     roles: tuple[str, ...] = ()
     parts: dict[str, CallResult] = {}
+    product: CallResult | None = None
 
 
 class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):

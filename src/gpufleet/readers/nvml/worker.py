@@ -15,6 +15,7 @@ from gpufleet.readers.nvml.calls import (
     MIG_MODE,
     NUMBERS,
     PART_CALLS,
+    PRODUCT,
     VIRTUALIZATION_MODE,
     Call,
 )
@@ -94,6 +95,7 @@ class GpuWorker:
         self._virtualization = CallResult(0)
         self._vgpu_roles: tuple[str, ...] = ()
         self._parts: dict[str, CallResult] = {}
+        self._product: CallResult | None = None
         self._permanent: dict[tuple[str, str], CallResult] = {}  # by name of the instance, empty for the GPU, and call
         self._plans: dict[tuple[str, tuple[str, ...]], _LanePlan] = {}  # by lane and roles; derived from _permanent
         self.busy = False
@@ -129,8 +131,9 @@ class GpuWorker:
         answers = self._answers(lane, roles, device)
         totals, instances = self._instances(device, lane, roles) if roles else ({}, ())
         now, modes = time.time_ns(), (mig, self._virtualization)
+        board = (self._parts, self._product)
         return GpuPassRecord(
-            request.round, self._index, now, 0, "", 0, *modes, answers, totals, instances, roles, self._parts
+            request.round, self._index, now, 0, "", 0, *modes, answers, totals, instances, roles, *board
         )
 
     def _answers(self, lane: str, roles: tuple[str, ...], device: Context) -> tuple[CallResult, ...]:
@@ -174,6 +177,7 @@ class GpuWorker:
         self._virtualization = self._query(VIRTUALIZATION_MODE, device)
         self._vgpu_roles = self._query_vgpu_roles(self._virtualization.value, device)
         self._parts = {part: self._query(call, device) for part, call in PART_CALLS.items()}
+        self._product = self._query(PRODUCT, device)
         return device
 
     def _query_vgpu_roles(self, mode: object, device: Context) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.board import drop_unproven_engines, unproven_engines
+from gpufleet.fleet.board import drop_unproven_uses, unproven_uses
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -242,7 +242,7 @@ def gpu_fast(gpu: FleetGpu, at: int, booted_at: int, now: GpuActivity) -> Readin
         readings |= _NO_HBM
     if not model.nvlink_bytes:
         readings |= _NO_NVLINK
-    drop_unproven_engines(readings, unproven_engines(model.name))
+    drop_unproven_uses(readings, unproven_uses(model.name))
     if any(part.slot for part in gpu.parts):
         readings |= {name: why for name, why in _CUT_GPU.items() if name in readings}
     return readings if now.absent is None else _unavailable(readings, now.absent)
@@ -367,7 +367,7 @@ def vgpu_fast(part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
         "vgpu_vm_id": part.vm,
         "vgpu_vm_id_kind": "uuid",
     }
-    drop_unproven_engines(readings, unproven_engines(part.vgpu_type))
+    drop_unproven_uses(readings, unproven_uses(part.vgpu_type))
     return readings if absent is None else dict.fromkeys(readings, absent)
 
 

@@ -7,18 +7,19 @@ from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.fleet.board import (
     drop_activity_without_memory,
     drop_mig_mode_of_guest,
-    drop_unproven_engines,
+    drop_unproven_uses,
     drop_zero_identities,
     in_mig_mode,
     is_vgpu_guest,
-    unproven_engines,
+    unproven_uses,
+    without_unproven_uses,
 )
 from gpufleet.fleet.ecc import ecc_count, proven_ecc_mode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.gpu_errors import ROW_AVAILABILITY
-from gpufleet.model.engines import supports_mig
+from gpufleet.model.products import supports_mig
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, every_field, fields_of, read_row
 from gpufleet.readers.dcgm.mapping.units import (
@@ -178,11 +179,12 @@ def map_device(
         rows = {row: in_mig_mode(row.metric, value) for row, value in rows.items()}
     readings = _readings(lane, rows)
     product = read_row(_NAME_ROW, values, modes, unknown)
-    drop_unproven_engines(readings.values, unproven_engines(product))
+    unproven = unproven_uses(product)
+    drop_unproven_uses(readings.values, unproven)
     if modes.guest or is_vgpu_guest(product, None):
         drop_mig_mode_of_guest(readings.values)
     _drop_unproven_mig_mode(readings.values, product)
-    return readings
+    return readings._replace(dims=without_unproven_uses(readings.dims, unproven))
 
 
 def _drop_unproven_mig_mode(values: dict[str, Value | Absent], product: Value | Absent) -> None:

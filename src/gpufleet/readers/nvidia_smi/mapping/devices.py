@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
-from gpufleet.fleet.board import drop_defaults, drop_unproven_engines, in_mig_mode, is_vgpu_guest, unproven_engines
+from gpufleet.fleet.board import drop_defaults, drop_unproven_uses, in_mig_mode, is_vgpu_guest, unproven_uses
 from gpufleet.fleet.ecc import ecc_count
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
@@ -230,7 +230,7 @@ def map_vgpu(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> MetricVa
         values[VGPU_MACHINE] = machine.lower()
         values[VGPU_MACHINE_KIND] = "uuid"
     product = _product_name(parent) or record.leaves.get(VGPU_PATHS["vgpu_type"][0])
-    drop_unproven_engines(values, unproven_engines(product))
+    drop_unproven_uses(values, unproven_uses(product))
     return values
 
 

@@ -14,8 +14,11 @@ MIG_MODE = getter("nvmlDeviceGetMigMode")
 VIRTUALIZATION_MODE = getter("nvmlDeviceGetVirtualizationMode")
 HOST_VGPU_MODE = getter(vgpu.HOST_MODE)
 
-PART_CALLS: dict[str, Call] = {"ecc": errors.HAS_ECC, "nvlink": links.HAS_NVLINK, **board.HAS_ENGINES}
+PART_CALLS: dict[str, Call] = {"ecc": errors.HAS_ECC, "nvlink": links.HAS_NVLINK}
 """Part of a board, as in `fleet.board`, to the call that shows whether the board has it."""
+
+PRODUCT = board.PRODUCT
+"""Call for the product name, which shows further parts: `model.products`."""
 
 SYSTEM_CALLS = board.SYSTEM_CALLS
 """Calls about NVML as a whole on the static lane, besides versions."""

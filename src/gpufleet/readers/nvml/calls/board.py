@@ -3,7 +3,6 @@
 import ctypes
 import struct
 
-from gpufleet.model.engines import CHIPS_WITHOUT, lacking_engines
 from gpufleet.readers.nvml.calls.call import (
     Call,
     Calls,
@@ -129,16 +128,7 @@ def _confidential_ready(context: Context) -> Value:
     return ready
 
 
-def _has_engine(engine: str) -> Call:
-    def query(context: Context) -> Value:
-        name = context.nvml.nvmlDeviceGetName(context.handle)
-        return int(engine not in lacking_engines(name if isinstance(name, str) else name.decode("utf-8", "replace")))
-
-    return custom(f"nvmlDeviceGetName({engine})", query)
-
-
-HAS_ENGINES = {engine: _has_engine(engine) for engine in CHIPS_WITHOUT}
-"""Engine to the call that shows whether the chip may have it. The driver returns 0 for the use of missing engines."""
+PRODUCT = getter("nvmlDeviceGetName")
 
 MEMORY_CALLS = (
     custom("nvmlDeviceGetMemoryInfo_v2", _memory),
@@ -195,7 +185,7 @@ CALLS: Calls = {
         getter("nvmlDeviceGetNumGpuCores"),
         getter("nvmlDeviceGetMemoryBusWidth"),
         raw_struct("nvmlDeviceGetPlatformInfo", "<I16s16s5B3x", 0x0200002C),
-        getter("nvmlDeviceGetName"),
+        PRODUCT,
         getter("nvmlDeviceGetSerial"),
         getter("nvmlDeviceGetBoardPartNumber"),
         getter("nvmlDeviceGetVbiosVersion"),

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 
 from gpufleet.fleet.board import (
     ECC,
-    METRIC_OF_ENGINE,
     METRICS_OF_PART,
     drop_activity_without_memory,
     drop_attached_display,
@@ -13,13 +12,15 @@ from gpufleet.fleet.board import (
     drop_fabric_defaults,
     drop_mig_mode_of_guest,
     drop_rack_defaults,
-    drop_unproven_engines,
+    drop_unproven_uses,
     drop_zero_identities,
     in_mig_mode,
     part_absence,
+    unproven_uses,
+    without_unproven_uses,
 )
 from gpufleet.fleet.ecc import ecc_count, proven_ecc_mode
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
@@ -101,20 +102,21 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
         drop_attached_display(values)
         mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
         dims += board.supported_reasons(mask)
-    return _of_board(values, dims, record.parts)
+    return _of_board(values, dims, record)
 
 
-def map_instance(record: InstanceRecord, lane: Lane, parts: Mapping[str, CallResult] | None = None) -> Readings:
-    """Return the readings of an instance that answered; `parts` are those of its board, as in its record."""
+def map_instance(record: InstanceRecord, lane: Lane, gpu: GpuPassRecord) -> Readings:
+    """Return the readings of an instance of a GPU that answered."""
     values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES, LaneCache())
-    return _of_board(_identity_values(record.kind, record.identity, lane) | values, dims, parts or {})
+    return _of_board(_identity_values(record.kind, record.identity, lane) | values, dims, gpu)
 
 
-def _of_board(values: dict[str, Value | Absent], dims: Iterable[DimValue], parts: Mapping[str, CallResult]) -> Readings:
+def _of_board(values: dict[str, Value | Absent], dims: Iterable[DimValue], gpu: GpuPassRecord) -> Readings:
     """Return the readings, without values of parts that the board does not have, or that have no known mode."""
-    dims = tuple(dims)
+    parts, unproven = gpu.parts, _unproven_uses(gpu.product)
+    drop_unproven_uses(values, unproven)
+    dims = without_unproven_uses(dims, unproven)
     lacks = [part for part in METRICS_OF_PART if part in parts and _is_lacking(parts[part])]
-    drop_unproven_engines(values, _unproven_engines(parts))
     for name in {name for part in lacks for name in METRICS_OF_PART[part]} & values.keys():
         values[name] = part_absence(name, values[name], lacks, name)
     if lacks:
@@ -134,16 +136,12 @@ def _replaced(dim: DimValue, value: Value | Absent) -> DimValue:
     return dim if value is dim.value else DimValue(dim.metric, dim.labels, value)
 
 
-def _unproven_engines(parts: Mapping[str, CallResult]) -> dict[str, Absent]:
-    """Return the engines that the board lacks, or whose product name failed to read, as `fleet.board` needs them."""
-    found = {}
-    for engine, metric in METRIC_OF_ENGINE.items():
-        answer = parts.get(engine)
-        if answer is not None and answer.code:
-            found[engine] = absence_of(answer.code, label_of(answer.breadcrumb), answer.value)
-        elif answer is not None and not answer.value:
-            found[engine] = Absent(Reason.NOT_SUPPORTED, metric)
-    return found
+def _unproven_uses(product: CallResult | None) -> Mapping[str, Absent]:
+    if product is None:
+        return {}
+    if product.code:
+        return unproven_uses(absence_of(product.code, label_of(product.breadcrumb), product.value))
+    return unproven_uses(str(product.value))
 
 
 def _is_lacking(answer: CallResult) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.model.engines import ENCODER, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_engines, supports_mig
+from gpufleet.model.products import ENCODER, FAN, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_parts, supports_mig
 
 PRODUCTS = {
     "TU117": """NVIDIA GeForce GTX 1650; NVIDIA GeForce GTX 1630; NVIDIA GeForce GTX 1650 with Max-Q Design;
@@ -18,8 +18,9 @@ PRODUCTS = {
     "GA10x": """NVIDIA GeForce RTX 3090 Ti; NVIDIA GeForce RTX 3090; NVIDIA GeForce RTX 3080 Ti Laptop GPU;
         NVIDIA GeForce RTX 3050 OEM; NVIDIA GeForce RTX 3050Ti Laptop GPU; NVIDIA GeForce RTX 3050 6GB Laptop GPU;
         NVIDIA GeForce RTX 2050; NVIDIA GeForce MX570; NVIDIA GeForce MX570 A; NVIDIA RTX A6000; NVIDIA RTX A4000H;
-        NVIDIA RTX A400; NVIDIA RTX A2000 12GB; NVIDIA RTX A500 Laptop GPU; NVIDIA A40; NVIDIA A10; NVIDIA A10G;
-        NVIDIA A10M; NVIDIA A16; NVIDIA A2; NVIDIA CMP 70HX; NVIDIA CMP 90HX; NVIDIA A40-48Q; NVIDIA RTXA6000-24Q""",
+        NVIDIA RTX A400; NVIDIA RTX A2000 12GB; NVIDIA RTX A500 Laptop GPU; NVIDIA CMP 70HX; NVIDIA CMP 90HX;
+        NVIDIA RTXA6000-24Q""",
+    "GA10x, passive": "NVIDIA A40; NVIDIA A10; NVIDIA A10G; NVIDIA A10M; NVIDIA A16; NVIDIA A2; NVIDIA A40-48Q",
     "GA100, GH100, GB100, GB110": """NVIDIA A100-SXM4-40GB; NVIDIA A100-PG509-200; NVIDIA PG509-210; NVIDIA PG506-232;
         NVIDIA A100 80GB PCIe; NVIDIA A30; NVIDIA A800-SXM4-80GB; NVIDIA A800 40GB Active; NVIDIA AX800; NVIDIA A100X;
         NVIDIA CMP 170HX; NVIDIA H20 NVL16; NVIDIA H20-3e; NVIDIA H100 80GB HBM3; NVIDIA H100 NVL; NVIDIA H800 PCIe;
@@ -38,16 +39,17 @@ LACKING = {
     "TU117": (JPEG, OPTICAL_FLOW),
     "Turing": (JPEG,),
     "GA10x": (JPEG,),
+    "GA10x, passive": (JPEG, FAN),
     "GA100, GH100, GB100, GB110": (ENCODER,),
     "others": (),
 }
 
 
 @pytest.mark.parametrize("chip", PRODUCTS)
-def test_product_name_shows_which_engines_a_chip_lacks(chip: str) -> None:
+def test_product_name_shows_which_parts_are_missing(chip: str) -> None:
     names = [" ".join(name.split()) for name in PRODUCTS[chip].split(";")]
-    assert len(names) > 20
-    assert {name: lacking_engines(name) for name in names} == dict.fromkeys(names, LACKING[chip])
+    assert len(names) > 5
+    assert {name: lacking_parts(name) for name in names} == dict.fromkeys(names, LACKING[chip])
 
 
 def test_vgpu_types_are_no_board_names() -> None:

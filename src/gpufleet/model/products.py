@@ -1,16 +1,19 @@
-"""Product names of GPUs: engines that their chips lack although the driver reports 0, chips with MIG, and vGPU types.
+"""Product names of GPUs: parts that they lack although the driver reports 0, chips with MIG, and vGPU types.
 
 NVML, nvidia-smi and DCGM report no engine counts of a whole GPU, so the product name decides. Sources: NVIDIA's support
 matrix of video encoders, its documentation of nvJPEG (hardware decoding: GA100, Hopper, Ada and later) and of the
 optical flow SDK (Turing except TU117), and the engines that Linux's nouveau driver creates for each chip. Chips of
 products are those of the table of PCI ids in NVIDIA's open kernel modules 610. Seen with 0 on H100, H200, T4, RTX 2080
 Super and GTX 1650.
+
+Boards without a fan mostly have no fan speed. nvidia-smi of drivers 515 to 580 prints 0 % at any load for the
+data-center boards with GA102 and GA107.
 """
 
 import functools
 import re
 
-ENCODER, JPEG, OPTICAL_FLOW = "encoder", "jpeg", "optical flow"
+ENCODER, JPEG, OPTICAL_FLOW, FAN = "encoder", "jpeg", "optical flow", "fan"
 
 _DATA_CENTRE = r"\b(?:A(?:30|100|X?800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b|\bPG50[69]-2\d\d\b"
 """GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
@@ -20,27 +23,30 @@ _TURING = (
     r"\bT(?:4G?|10|40)\b|\bQuadro RTX [3-8]000\b|\bRTX[568]000P?-\d|\bGTX 16[56]0\b|\bRTX 20[678]0\b|\bTITAN RTX\b|"
     r"\bMatrox D-Series D24[58]0\b|\bCMP [345]0HX\b"
 )
+_PASSIVE_GA10X = r"\bA(?:2|10[GM]?|16|40)\b"
 _GA10X = (
-    r"\bA(?:2|10[GM]?|16|40)\b|\bRTX ?A\d{3,4}H?\b|\bRTX 2050\b|\bRTX 30[5-9]0(?:Ti)?(?: [^A]|$)|\bMX570\b|"
+    rf"{_PASSIVE_GA10X}|"
+    r"\bRTX ?A\d{3,4}H?\b|\bRTX 2050\b|\bRTX 30[5-9]0(?:Ti)?(?: [^A]|$)|\bMX570\b|"
     r"\bCMP [79]0HX\b"
 )
 
-CHIPS_WITHOUT = {
+PRODUCTS_WITHOUT = {
     ENCODER: re.compile(rf"{_DATA_CENTRE}|\bCMP 170HX\b"),
     JPEG: re.compile(f"{_TU117}|{_TURING}|{_GA10X}"),
     OPTICAL_FLOW: re.compile(_TU117),
+    FAN: re.compile(_PASSIVE_GA10X),
 }
-"""Engine to the pattern, found in the names of products whose chip lacks it. RE2 has the same syntax."""
+"""Part to the pattern, found in the names of products that lack it. RE2 has the same syntax."""
 
 
 @functools.lru_cache(maxsize=1024)
-def lacking_engines(product: str) -> tuple[str, ...]:
-    """Return the engines that the chip of a product is known to lack: `ENCODER`, `JPEG`, `OPTICAL_FLOW`; often none.
+def lacking_parts(product: str) -> tuple[str, ...]:
+    """Return the parts that a product is known to lack, of the keys of `PRODUCTS_WITHOUT`; often none.
 
     Args:
         product: product name or vGPU type as the driver reports it, such as `NVIDIA H100 80GB HBM3`.
     """
-    return tuple([engine for engine, chips in CHIPS_WITHOUT.items() if chips.search(product)])
+    return tuple([part for part, products in PRODUCTS_WITHOUT.items() if products.search(product)])
 
 
 _MIG = re.compile(rf"{_DATA_CENTRE}|\bRTX PRO (?:4500|5000|6000) (?:72GB )?Blackwell(?! (?:Generation|Embedded))")
