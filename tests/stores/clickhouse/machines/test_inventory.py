@@ -85,6 +85,48 @@ def test_changes_and_slots_match_the_memory_store(
             assert slots == memory.slots(cluster, machines, view=key, address=at)
 
 
+@pytest.mark.costly
+@settings(max_examples=examples(8, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves.flatmap(lambda some: st.tuples(st.just(some), st.permutations(range(len(some))))))
+def test_first_report_in_a_slot_is_known_in_any_order(
+    store: ClickHouseStore, history: tuple[list[tuple[str, str, str, int]], list[int]]
+) -> None:
+    moves, order = history
+    number = next(numbers)
+    cluster = f"late-{number}"
+    seconds = list(itertools.accumulate(pause for *_, pause in moves))
+    first: dict[tuple[str, str, str], int] = {}
+    for (machine, name, slot, _), second in zip(moves, seconds, strict=True):
+        first.setdefault((machine, gpu(f"GPU-{number}-{name}").key, slot), T0 + second * NANOS)
+    for place in order:
+        machine, name, slot, _ = moves[place]
+        batch = gpu_batch(cluster, machine, f"GPU-{number}-{name}", slot, seconds[place])
+        store.write([batch], f"{cluster}-{place}")
+    slots = store.slots(cluster, ["m-a", "m-b"])
+    assert {(one.machine, one.view, one.address): one.first for one in slots} == first
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_move_within_an_outage_has_its_own_time(store: ClickHouseStore, cluster: str, restarts: bool) -> None:
+    """An agent posts its newest batches first, newest to oldest, and older ones beside them, oldest to newest."""
+    name, minutes = f"GPU-{cluster}", range(100, 180, 10)
+    for machine, minute in [("m-a", 0), ("m-a", 90)]:
+        store.write([gpu_batch(cluster, machine, name, "s1", minute * 60)], f"{cluster}-{minute}")
+    old, live = [one for one in minutes if one < 150], [one for one in reversed(minutes) if one >= 150]
+    for minute in [one for pair in itertools.zip_longest(live, old) for one in pair if one is not None]:
+        if restarts:  # a failed write costs the store its memory of what it has written
+            with pytest.raises(UnstorableError):
+                store.write([gpu_batch(cluster, "m-c", name, "s1", minute, texts={"gpu_state": "none"})], cluster)
+        machine = "m-a" if minute < 120 else "m-b"
+        store.write([gpu_batch(cluster, machine, name, "s1", minute * 60)], f"{cluster}-{minute}")
+    (move,) = store.changes(query(cluster))
+    assert (move.machine, (move.at - T0) // (60 * NANOS)) == ("m-b", 120)
+    (slot,) = store.slots(cluster, ["m-b"])
+    assert (slot.first - T0) // (60 * NANOS) == 120
+    texts = f"SELECT metric FROM fleet_texts WHERE cluster = '{cluster}' AND machine = 'm-b'"
+    assert store.select(texts).rows == [("gpu_pci_address",)]
+
+
 def test_pages_and_filters_of_changes(store: ClickHouseStore, cluster: str) -> None:
     for second, (machine, name, slot) in enumerate(
         [("m-a", "P", "s1"), ("m-a", "Q", "s1"), ("m-b", "P", "s1"), ("m-b", "P", "s2"), ("m-a", "P", "s1")]

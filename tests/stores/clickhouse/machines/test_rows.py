@@ -1,11 +1,12 @@
-"""View rows are written only when they change."""
+"""Rows of views and inventories are written only when they change."""
 
 import msgspec
 import pytest
 
+from gpufleet.model.machine import PciFunction
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import Side, View, ViewKind, ViewList
-from gpufleet.model.wire.batch import SampleBlock
+from gpufleet.model.wire.batch import MachinePart, SampleBlock
 from gpufleet.stores.clickhouse.machines.rows import PartRows
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from tests.hub.flush.test_normalise import NOW, batch_of
@@ -55,3 +56,16 @@ def test_late_view_is_skipped_and_hides_no_change() -> None:
     known = WriteCache()
     assert len(written(known, (MOVED, [0, 1], 10), (FIRST, [0, 1], 5), (FIRST, [0, 1], 6))) == 2
     assert written(known, (FIRST, [0, 1], 20)) == [["GPU-0", 0], ["GPU-1", 1]]
+
+
+def test_late_inventory_hides_no_change() -> None:
+    known = WriteCache()
+    present, absent = (
+        [PciFunction(address="0000:01:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200)],
+        list[PciFunction](),
+    )
+    for at, functions, is_written in ((10, present, True), (5, absent, True), (6, present, False), (20, absent, True)):
+        parts = PartRows(known)
+        batch = msgspec.structs.replace(batch_of({}), parts=[MachinePart(machine=0, inventory=functions)])
+        parts.add(AcceptedBatch(received_at=NOW, reported_at=at, machine_ids=("m",), batch=batch))
+        assert bool(parts.tables["inventory"].columns["machine"]) == is_written, at

@@ -148,10 +148,12 @@ class PartRows:
     def _add_inventory(self, accepted: AcceptedBatch, machine: str, functions: list[PciFunction]) -> None:
         batch = accepted.batch
         subject = (batch.cluster, machine)
-        number = inventory_set_id(functions)
-        if self._known.inventory.get(subject) == number:
+        number, at = inventory_set_id(functions), accepted.reported_at
+        newest, newest_at = self._known.inventory.get(subject, (None, at))
+        if at >= newest_at:
+            self._known.inventory[subject] = (number, at)
+        if number == newest:
             return
-        self._known.inventory[subject] = number
         self.tables["inventory"].add(
             *subject,
             accepted.reported_at,

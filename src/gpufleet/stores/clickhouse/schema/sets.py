@@ -26,6 +26,8 @@ Subject = tuple[str, ...]
 _SECOND_BITS = 40
 _SECONDS = (1 << _SECOND_BITS) - 1
 
+_GAP = RETURN_GAP_NS // NANOS
+
 _KNOWN_LIMIT = 3_000_000
 """Maximum entries per cache: a million GPUs with three readers each. An entry takes about 300 bytes."""
 
@@ -79,6 +81,15 @@ class SetCache(Generic[Content]):
         self._contents.update(contents)
 
 
+def _pack(number: int, first: int, last: int) -> int:
+    """Return a run of texts as one number: their id, and the seconds of their first and last report."""
+    return (number << _SECOND_BITS | first) << _SECOND_BITS | last
+
+
+def _unpack(run: int) -> tuple[int, int, int]:
+    return run >> 2 * _SECOND_BITS, run >> _SECOND_BITS & _SECONDS, run & _SECONDS
+
+
 class WriteCache:
     """Content that the store already has, and that is not written again.
 
@@ -86,45 +97,70 @@ class WriteCache:
 
     Attributes:
         absence_sets: ids in the table `absence_sets`.
-        info: (cluster, machine, view, reader, lane) to the id of the texts last written, and the newest time at which
-            they were measured: seconds since 1970 in the lower bits of one number, which takes less memory than two.
+        info: (cluster, machine, view, reader, lane) to the newest run of texts: reports of equal texts without a pause.
+            The row of its first report is written.
+        late_info: the same for the run that a backlog is part of, which is before the newest run.
         views: (cluster, machine, view, reader) to this process's hash of the last description, and its report time.
         view_lists: (cluster, machine) to a repeatedly sent list of views, and this process's hash of the reported
             (reader, views) pairs. All reported views of the list are written as they are in it.
-        inventory: (cluster, machine) to the id of the list last written.
+        inventory: (cluster, machine) to the id of the newest list, and its report time.
     """
 
     def __init__(self) -> None:
         self.absence_sets: set[int] = set()
         self.info: dict[Subject, int] = {}
+        self.late_info: dict[Subject, int] = {}
         self.views: dict[Subject, tuple[int, int]] = {}
         self.view_lists: dict[tuple[str, str], tuple[list[View], int]] = {}
-        self.inventory: dict[Subject, int] = {}
+        self.inventory: dict[Subject, tuple[int, int]] = {}
 
     def is_new_info(self, subject: Subject, number: int, at: int) -> bool:
-        """Return whether texts are to be written: others than before, or the first after a pause of `RETURN_GAP_NS`.
+        """Return whether texts are to be written: if no run has them at that time, or they are its new first report.
+
+        Reports can arrive in any order. The first report of texts is always written. A change to other texts and back
+        within a run that is already known may have no row of its own.
 
         Args:
             subject: of the texts.
             number: id of the texts.
             at: time of measurement, nanoseconds since 1970.
         """
-        before = self.info.get(subject, 0)
-        seconds, newest = min(at // NANOS, _SECONDS), before & _SECONDS
-        is_new = before >> _SECOND_BITS != number or seconds - newest > RETURN_GAP_NS // NANOS
-        if is_new or seconds > newest:
-            self.add_info(subject, number, max(seconds, newest) * NANOS)
-        return is_new
+        second = min(at // NANOS, _SECONDS)
+        newest = self.info.get(subject, 0)
+        texts, first, last = _unpack(newest)
+        if second > last:
+            if texts == number and second - last <= _GAP:
+                self.info[subject] = _pack(number, first, second)
+                return False
+            if newest:
+                self.late_info[subject] = newest
+            self.info[subject] = _pack(number, second, second)
+            return True
+        if second >= first:
+            return texts != number
+        late_texts, late_first, late_last = _unpack(self.late_info.get(subject, 0))
+        if late_texts == number and late_first <= second <= late_last + _GAP:
+            self.late_info[subject] = _pack(number, late_first, max(second, late_last))
+            return False
+        if texts == number and late_last < second and first - second <= _GAP:
+            self.info[subject] = _pack(number, second, last)
+        elif late_texts == number and second < late_first <= second + _GAP:
+            self.late_info[subject] = _pack(number, second, late_last)
+        else:
+            self.late_info[subject] = _pack(number, second, second)
+        return True
 
     def add_info(self, subject: Subject, number: int, at: int) -> None:
-        """Record texts that the store has, and the time of their measurement in nanoseconds since 1970."""
-        self.info[subject] = number << _SECOND_BITS | min(at // NANOS, _SECONDS)
+        """Record texts that the store has, and the time of their newest report in nanoseconds since 1970."""
+        second = min(at // NANOS, _SECONDS)
+        self.info[subject] = _pack(number, second, second)
 
     def trim(self) -> None:
         """Clear the caches that exceed the limit."""
         caches: tuple[set[int] | dict[Subject, int] | dict[Subject, tuple[int, int]], ...] = (
             self.absence_sets,
             self.info,
+            self.late_info,
             self.views,
             self.inventory,
         )
@@ -143,7 +179,8 @@ _KNOWN_INFO = (
 )
 
 _KNOWN_INVENTORY = (
-    "SELECT cluster, machine, argMax(inventory_set, reported_at) FROM inventory GROUP BY cluster, machine"
+    "SELECT cluster, machine, argMax(inventory_set, reported_at), toUnixTimestamp64Nano(max(reported_at)) "
+    "FROM inventory GROUP BY cluster, machine"
 )
 
 
@@ -153,8 +190,8 @@ def load_known(handle: Handle) -> WriteCache:
     known.absence_sets.update(row[0] for row in handle.query(_KNOWN_ABSENCES).result_rows)
     for *subject, number, at in handle.query(_KNOWN_INFO).result_rows:
         known.add_info(tuple(subject), number, at)
-    for *subject, number in handle.query(_KNOWN_INVENTORY).result_rows:
-        known.inventory[tuple(subject)] = number
+    for *subject, number, at in handle.query(_KNOWN_INVENTORY).result_rows:
+        known.inventory[tuple(subject)] = (number, at)
     return known
 
 

@@ -180,11 +180,12 @@ VIEWS = (
         name="fleet_texts",
         help="A text (name, serial, VBIOS, driver, hostname) of the newest sample.",
         columns=table_columns(f"{_SUBJECT} reader lane metric text since received_at"),
-        source=f"info FINAL WHERE {_CURRENT} IN (SELECT {_CURRENT[1:-1]} FROM {LATEST} FINAL WHERE info_set != 0)",  # noqa: S608
+        source=f"info FINAL WHERE {_CURRENT} IN (SELECT {_CURRENT[1:-1]} FROM {LATEST} FINAL WHERE info_set != 0) "  # noqa: S608
+        f"ORDER BY since LIMIT 1 BY {_CURRENT[1:-1]}, metric",
     ),
     SqlView(
         name="fleet_text_history",
-        help="Every text ever reported, with its time.",
+        help="Every text ever reported, with its times. A backlog that arrives newest first has a row for each report.",
         columns=table_columns(f"{_SUBJECT} reader lane metric text since received_at"),
         source="info FINAL",
     ),
