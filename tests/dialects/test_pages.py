@@ -123,6 +123,44 @@ def test_mig_instance_is_not_read_as_a_gpu() -> None:
     assert view.parent == "gpu/GPU-d6dd33b9-..."
 
 
+def mig_page() -> str:
+    """Return the series of a GPU with three MIG instances as dcgm-exporter writes them: there are none of the GPU."""
+    families = {
+        "DCGM_FI_DEV_POWER_USAGE": ("78.174000", "78.446000", "78.174000"),
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("257858316", "257858000", "257858316"),
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": ("0", "0", "0"),
+        "DCGM_FI_DEV_XID_ERRORS": ("0", "31", "0"),
+        "DCGM_FI_DEV_RETIRED_SBE": ("2", "2", "2"),
+        "DCGM_FI_DEV_FB_USED": ("10", "11", "12"),
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("0.000000", "0.500000", "1.000000"),
+    }
+    labels = 'gpu="0",UUID="GPU-1",modelName="NVIDIA A800-SXM4-80GB",GPU_I_PROFILE="2g.20gb",GPU_I_ID="{}",Hostname="n"'
+    return "".join(
+        f"{family}{{{labels.format(instance)}}} {value}\n"
+        for family, values in families.items()
+        for instance, value in zip((3, 5, 6), values, strict=True)
+    )
+
+
+def test_readings_of_a_whole_gpu_are_not_those_of_its_mig_devices() -> None:
+    _, found = of_text(mig_page())
+    values = values_by_view(found, "n")
+    name = {"gpu_name": "NVIDIA A800-SXM4-80GB"}
+    assert values.pop("gpu/GPU-1") == name | {
+        "gpu_power_watts": 78.446,
+        "gpu_energy_joules_total": 257858.316,
+        "gpu_pcie_replays_total": 0,
+        "gpu_last_xid": 31,
+    }
+    dims = {dim.metric: dim.value for sample in found.machines["n"] for dim in sample.dims}
+    assert dims == {"gpu_retired_pages": 2}
+    assert values == {
+        f"mig/instance/GPU-1/{instance}": name
+        | {"gpu_memory_used_bytes": used << 20, "gpu_graphics_activity_ratio": activity}
+        for instance, used, activity in ((3, 10, 0), (5, 11, 0.5), (6, 12, 1))
+    }
+
+
 def test_all_smi_page_with_instances() -> None:
     dialect, found = of_page("all-smi-mock-vgpu")
     assert dialect.name == "all-smi"

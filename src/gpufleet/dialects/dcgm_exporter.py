@@ -16,6 +16,7 @@ from gpufleet.dialects.dialect import (
     table,
     text_of,
 )
+from gpufleet.dialects.sample_builder import WHOLE_GPU_METRICS
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.stored.samples import ImportedSeries
@@ -139,6 +140,9 @@ device. Since March 2026 these two families are sums over the pod's processes.
 """
 
 
+_OF_WHOLE_GPU = frozenset(name for name, one in FAMILIES.items() if one.metric in WHOLE_GPU_METRICS)
+
+
 PRESENT = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP")
 """Families that show a device: integrated GPUs have no memory, and vGPUs in guests no temperature."""
 
@@ -146,7 +150,8 @@ PRESENT = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP")
 def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Return the subject of a series: by UUID, else address; a MIG instance by its GPU and instance id.
 
-    The share of a pod has none.
+    The share of a pod has none. The exporter repeats readings of a whole GPU, such as its power, for each MIG instance,
+    and has no series of the GPU itself (A30, A100, A800 with releases 3 and 4): these are readings of the GPU.
     """
     labels = series.labels
     if labels.get("vgpu") and series.name in OF_SHARERS:
@@ -161,12 +166,12 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     index = small_number(labels.get("gpu", ""))
     gpu = View(kind=ViewKind.GPU, side=side, uuid=uuid or None, pci_address=address, index=index)
     instance, name = text_of(labels, "GPU_I_ID"), text_of(labels, "modelName")
-    if not instance:
-        texts = (("gpu_pci_address", address or ""),)
-        return SeriesSubject(machine=machine, view=gpu, name=name, texts=texts, guest=bool(guest))
     # No page has the UUID of a MIG device. GPU and instance id identify it for this exporter only.
     mig = View(kind=ViewKind.MIG, side=side, instance=f"{uuid or address}/{instance}", parent=gpu.key)
-    return SeriesSubject(machine=machine, view=mig, name=name, guest=bool(guest))
+    if instance and series.name not in _OF_WHOLE_GPU:
+        return SeriesSubject(machine=machine, view=mig, name=name, guest=bool(guest))
+    texts, held = (("gpu_pci_address", address or ""),), mig if instance else None
+    return SeriesSubject(machine=machine, view=gpu, name=name, texts=texts, guest=bool(guest), held=held)
 
 
 def _machine(labels: Mapping[str, str]) -> str:

@@ -60,6 +60,7 @@ class SeriesSubject(msgspec.Struct, frozen=True, kw_only=True):
         name: product name from the labels, or empty.
         texts: info metrics of the device in the labels, with their texts; empty texts are ignored.
         guest: whether the machine is a virtual machine on the exporter's machine.
+        held: device whose holder the labels name, if it is another one than `view`.
     """
 
     machine: str
@@ -67,6 +68,7 @@ class SeriesSubject(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     texts: tuple[tuple[str, str], ...] = ()
     guest: bool = False
+    held: View | None = None
 
 
 MappedValue = tuple[str, tuple[str, ...], Value | Absent]

@@ -5,12 +5,21 @@ import math
 import msgspec
 
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject, ValueType
 from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_error, worst_state
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
 STATE = "gpu_state"
+
+WHOLE_GPU_METRICS = frozenset(
+    metric.name
+    for metric in CATALOGUE.values()
+    if Subject.GPU in metric.subjects
+    and Subject.MIG not in metric.subjects
+    and metric.type in (ValueType.INT, ValueType.FLOAT)
+)
+"""Numbers of a GPU that its MIG devices do not have."""
 
 SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series")
 
@@ -42,7 +51,7 @@ class SampleBuilder:
                 self._note_evidence(key, view, metric, value, at)
         if metric.dims:
             place = metric.name, labels
-            row.dims[place] = merge_values(row.dims[place], value) if place in row.dims else value
+            row.dims[place] = merge_readings(metric.name, row.dims[place], value) if place in row.dims else value
         else:
             name = metric.name
             row.values[name] = merge_readings(name, row.values[name], value) if name in row.values else value
@@ -165,8 +174,17 @@ def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
 def merge_readings(metric: str, before: Value | Absent | None, value: Value | Absent) -> Value | Absent:
     """Merge values of one metric from two parts of a row.
 
-    The worse of two states is the state of the GPU. A state that cannot be read leaves a failure as it is.
+    - The worse of two states is the state of the GPU. A state that cannot be read leaves a failure as it is.
+    - An exporter can read a whole GPU once for each of its MIG devices in one scrape. The largest number counts, so
+      that a counter does not fall.
     """
+    if metric in WHOLE_GPU_METRICS:
+        numbers = [one for one in (before, value) if isinstance(one, int | float)]
+        other = value if before in numbers else before
+        if len(numbers) == 2:
+            return max(numbers)
+        if numbers and isinstance(other, Absent) and other.reason is Reason.NO_DATA:
+            return numbers[0]
     states = [one for one in (before, value) if isinstance(one, str)] if metric == STATE else []
     if len(states) == 2 or (before is not None and states and states[0] != OK):
         return worst_state(states)

@@ -206,6 +206,19 @@ def test_holder_of_a_guests_gpu_is_not_of_the_host_of_its_name() -> None:
     assert {one.name for at in found.holders.values() for held in at.values() for one in held} == {"a"}
 
 
+def test_holder_of_a_mig_device_does_not_hold_its_gpu() -> None:
+    pods = {number: {"UUID": "GPU-1", "Hostname": "n1", "GPU_I_ID": number, "exported_pod": f"p{number}",
+                     "exported_namespace": "x"} for number in ("3", "5")}  # fmt: skip
+    families = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED")
+    found = read_request(
+        request(*[(series(family, **labels), 7.0, T0) for family in families for labels in pods.values()])
+    )
+    (at_views,) = found.holders.values()
+    assert {view: {one.name for one in held} for (view, _), held in at_views.items()} == {
+        f"mig/instance/GPU-1/{number}": {f"p{number}"} for number in pods
+    }
+
+
 def test_series_that_continues_with_other_labels_keeps_its_value() -> None:
     # One pod ends and another starts, so the scrape has a stale marker and a number.
     power = "DCGM_FI_DEV_POWER_USAGE"

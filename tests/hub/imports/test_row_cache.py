@@ -62,9 +62,10 @@ def test_rows_that_were_not_made_durable_are_merged_again() -> None:
 
 def test_differing_series_of_one_device_are_invalid() -> None:
     rows = RowCache()
-    rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
-    (joined,) = rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 2.0})])
-    assert joined.values["gpu_power_watts"] == Absent(Reason.INVALID_VALUE, "several series of one device differ")
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {"gpu_utilization_ratio": 0.1, "gpu_power_watts": 2.0})]), 0.0)
+    (joined,) = rows.merge(NODE, [sample(0, T0, {"gpu_utilization_ratio": 0.2, "gpu_power_watts": 1.0})])
+    assert joined.values["gpu_power_watts"] == 2.0  # of a whole GPU, read once for each of its MIG devices
+    assert joined.values["gpu_utilization_ratio"] == Absent(Reason.INVALID_VALUE, "several series of one device differ")
     rows.keep(NODE, [joined], 0.0)
     assert rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 

@@ -108,7 +108,8 @@ def _holders(
         origin = series.origin
         holder = (origin.plain_pod if plain else origin.pod) if isinstance(origin, SeriesOrigin) else None
         at_views = found.setdefault(meant.subject.machine, {})
-        place = meant.subject.view.key, request.times[number]
+        held = meant.subject.held or meant.subject.view
+        place = held.key, request.times[number]
         before = at_views.get(place, frozenset())
         at_views[place] = before | {holder} if holder is not None else before
     return found

@@ -308,11 +308,16 @@ def _join(before: Sample, part: Sample) -> Sample:
     )
 
 
+def _metric_of(name: object) -> str:
+    """Return the metric of a reading, or of a reading with labels."""
+    return str(name[0] if isinstance(name, tuple) else name)
+
+
 def _merge(before: Mapping[K, Value | Absent], part: Mapping[K, Value | Absent]) -> Mapping[K, Value | Absent]:
     """Return the merged values, or `before` itself if nothing changes; see `agreed` for values that differ."""
     changed = {
         name: together
         for name, value in part.items()
-        if (together := merge_readings(str(name), before.get(name), value)) != before.get(name)
+        if (together := merge_readings(_metric_of(name), before.get(name), value)) != before.get(name)
     }
     return {**before, **changed} if changed else before
