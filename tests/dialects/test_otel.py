@@ -127,6 +127,21 @@ def test_device_identity_round_trips(view: View) -> None:
     assert (back.key, back.kind, back.side, back.parent) == (view.key, view.kind, view.side, view.parent)
 
 
+@pytest.mark.parametrize(("view", "name"), [(GPU, "gpu_name"), (MIG, "gpu_name"), (VGPU, "vgpu_type")])
+def test_product_of_a_device_round_trips(view: View, name: str) -> None:
+    texts = {name: "NVIDIA L40S-12Q"}
+    point = points_of("gpu_utilization_ratio", (), 0.5)
+    incoming = [
+        IncomingPoint(one.name, one.unit, {**one.attributes, **device_attributes(view, texts)}, one.value, AT)
+        for one in point
+    ]
+    samples = read_points("n", incoming, reader="otlp").machines["n"]
+    assert {key: value for sample in samples for key, value in sample.values.items()} == {
+        "gpu_utilization_ratio": 0.5,
+        **texts,
+    }
+
+
 def test_devices_of_other_senders() -> None:
     gpu = view_of({"hw.id": GPU.uuid or "", "hw.type": "gpu"})
     mig = view_of({"hw.id": MIG.uuid or "", "hw.parent": GPU.uuid or ""})

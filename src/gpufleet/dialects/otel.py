@@ -21,6 +21,8 @@ from gpufleet.dialects.l9gpu import INDEX, L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, 
 from gpufleet.dialects.otel_names import (
     HW,
     ID,
+    MODEL,
+    MODEL_METRICS,
     OWN,
     OWN_ROWS,
     PARENT,
@@ -127,7 +129,8 @@ def device_attributes(view: View, texts: Mapping[str, str]) -> dict[str, str]:
         texts: known texts of the device and its machine by catalogue name.
     """
     attributes = {ID: _id(view), TYPE: TYPE_GPU, VENDOR[0]: VENDOR[1]}
-    attributes |= {name: texts[metric] for name, metric in TEXTS if texts.get(metric)}
+    named = ((MODEL, MODEL_METRICS[view.kind]), *TEXTS)
+    attributes |= {name: texts[metric] for name, metric in named if texts.get(metric)}
     if view.parent:
         attributes[PARENT] = view.parent.removeprefix(f"{ViewKind.GPU}/").removeprefix("pci/")
     attributes |= {KIND: str(view.kind), SIDE: str(view.side)}

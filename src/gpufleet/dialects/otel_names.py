@@ -16,6 +16,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
+from gpufleet.model.view import ViewKind
 
 OWN = "gpufleet."
 """Prefix of names and attributes outside the conventions."""
@@ -172,13 +173,16 @@ UNREAD = {
 TYPE, TYPE_GPU = "hw.type", "gpu"
 ID, PARENT = "hw.id", "hw.parent"
 
+MODEL = "hw.model"
+MODEL_METRICS = {ViewKind.GPU: "gpu_name", ViewKind.MIG: "gpu_name", ViewKind.VGPU: "vgpu_type"}
+"""Kind of a device to the info metric of its `hw.model`."""
+
 TEXTS = (
-    ("hw.model", "gpu_name"),
     ("hw.serial_number", "gpu_serial"),
     ("hw.driver_version", "nvidia_driver_version"),
     ("hw.firmware_version", "gpu_vbios_version"),
 )
-"""Attributes of a device to info metrics; the driver version is that of the machine."""
+"""Further attributes of a device to info metrics; the driver version is that of the machine."""
 
 VENDOR = ("hw.vendor", "NVIDIA")
 

@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpufleet.dialects import l9gpu, otel_names
 from gpufleet.dialects.dialect import text_of
-from gpufleet.dialects.l9gpu import MODEL
 from gpufleet.dialects.otel import DEVICE_ATTRIBUTES, is_state, map_point, view_of, why_unread
-from gpufleet.dialects.otel_names import TEXTS
+from gpufleet.dialects.otel_names import MODEL_METRICS, TEXTS
 from gpufleet.dialects.reading import SeriesReadings
 from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean
 from gpufleet.model.view import View
-
-_TEXTS = (*TEXTS, (MODEL, "gpu_name"))
 
 MAX_TEXT = 256
 """Maximum length of an imported text."""
@@ -71,10 +69,12 @@ def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str)
             continue
         builder.add(view, mapped.metric, SERIES_ENDED if point.value is None else mapped.value, point.at, mapped.labels)
         if view is not None:
-            for attribute, metric in _TEXTS:
+            model = MODEL_METRICS[view.kind]
+            for attribute, metric in ((otel_names.MODEL, model), (l9gpu.MODEL, model), *TEXTS):
                 text = clean(text_of(point.attributes, attribute)[:MAX_TEXT])
                 if text:
-                    builder.add_text(view if metric.startswith("gpu_") else None, metric, text, point.at)
+                    is_of_machine = Subject.MACHINE in CATALOGUE[metric].subjects
+                    builder.add_text(None if is_of_machine else view, metric, text, point.at)
     samples = builder.samples(reader)
     if samples:
         found.machines[machine] = samples
