@@ -10,7 +10,7 @@ import typer
 
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.lookup import check_names, find_allocated_device
-from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption
+from gpufleet.cli.options import HUB_URL, TIME, CaOption, CommandError, HubUrl, TokenFileOption
 from gpufleet.cli.output import print_json
 from gpufleet.cli.times import parse_time
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
@@ -26,26 +26,21 @@ def put(
     kind: Annotated[AllocationKind, typer.Option(help="Kind of the allocation.")],
     target: Annotated[
         str,
-        typer.Option(metavar="WHICH", help="Machine id or name, VM UUID, pod UID or job id, depending on the kind."),
+        typer.Option(metavar="TARGET", help="Machine id or name, VM UUID, pod UID or job id, depending on the kind."),
     ],
     hub: HubUrl = HUB_URL,
     cluster: Annotated[str, typer.Option(metavar="ID", help="Cluster of the target.")] = "local",
     tenant: Annotated[str | None, typer.Option(help="Tenant that pays.")] = None,
-    team: Annotated[str | None, typer.Option(help="Team that owns it.")] = None,
+    team: Annotated[str | None, typer.Option(help="Team that owns the workload.")] = None,
     device: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ID",
-            help="Restrict to this device: UUID or its first digits, PCI address, or MACHINE/PCI_ADDRESS; may be "
-            "repeated.",
+            help="Restrict to this device: UUID or its prefix, PCI address, or MACHINE/PCI_ADDRESS; may be repeated.",
         ),
     ] = None,
-    valid_from: Annotated[
-        str | None, typer.Option(metavar="TIME", help="RFC 3339, or a span ago (10m) [default: now].")
-    ] = None,
-    valid_to: Annotated[
-        str | None, typer.Option(metavar="TIME", help="RFC 3339, or a span ago (10m) [default: open].")
-    ] = None,
+    valid_from: Annotated[str | None, typer.Option(metavar="TIME", help=f"{TIME} [default: now].")] = None,
+    valid_to: Annotated[str | None, typer.Option(metavar="TIME", help=f"{TIME} [default: open].")] = None,
     expect: Annotated[
         list[str] | None,
         typer.Option(metavar="CLASS=N", help="Expected number of GPUs of a class, such as H200=8; may be repeated."),

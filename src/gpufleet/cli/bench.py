@@ -59,7 +59,7 @@ def capture(
             "--guest", metavar="NAME", help="Virtual machine of the agent's configuration: name, UUID or allocation."
         ),
     ] = None,
-    host: Annotated[bool, typer.Option("--host", help="Capture this machine, which is the default.")] = False,
+    host: Annotated[bool, typer.Option("--host", help="Capture this machine (default).")] = False,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Name of the capture [default: host name].")] = "",
     label: Annotated[
         list[str] | None,

@@ -30,15 +30,20 @@ def put(
     ] = None,
     tier: Annotated[
         int | None,
-        typer.Option(min=0, max=4, help="Tier of the adoption contract [default: that of most machines]."),
+        typer.Option(min=0, max=4, help="Tier of the adoption contract [default: the tier of most of its machines]."),
     ] = None,
     waive: Annotated[
         list[str] | None,
-        typer.Option(metavar="ITEM:DATE:REASON", help="Waiver of an item of the contract until a date; repeatable."),
+        typer.Option(
+            metavar="ITEM:DATE:REASON", help="Waiver of an item of the contract until a date; may be repeated."
+        ),
     ] = None,
     netdata_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Netdata about a node for operators, such as http://{node}:19999/."),
+        typer.Option(
+            metavar="URL",
+            help="URL of a node's Netdata, such as http://{node}:19999/, for a link on the node's page for operators.",
+        ),
     ] = None,
     hub: HubUrl = HUB_URL,
     token_file: TokenFileOption = None,

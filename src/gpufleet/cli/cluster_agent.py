@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from gpufleet.cli.cluster_agent_daemon import start_cluster_agent
-from gpufleet.cli.options import ConfigFile
+from gpufleet.cli.options import CollectorConfigFile
 
 
 def cluster_agent(
-    config: ConfigFile = None,
+    config: CollectorConfigFile = None,
     hub: Annotated[
         str | None,
         typer.Option("--hub", "--hub-url", metavar="URL", help="Push to this hub, for example http://hub:8470."),

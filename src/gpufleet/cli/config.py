@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from gpufleet.cli.init import STDOUT, Force, Output, write_output
-from gpufleet.cli.options import ConfigFile, Json
+from gpufleet.cli.options import Json
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.cluster import ENV_PREFIX as CLUSTER_PREFIX
@@ -26,7 +26,7 @@ config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prin
 
 
 class DaemonKind(enum.StrEnum):
-    """DaemonKind whose configuration is handled."""
+    """Daemon whose configuration is printed, validated or created."""
 
     AGENT = "agent"
     HUB = "hub"
@@ -46,6 +46,9 @@ _CHECKS: dict[DaemonKind, Callable[..., tuple[ConfigError, ...]]] = {
 }
 
 DaemonOption = Annotated[DaemonKind, typer.Option("--for", help="Daemon that reads the configuration.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The daemon's configuration (TOML).")
+]
 
 
 @config_app.command("print")
@@ -71,7 +74,7 @@ def validate(
     daemon: DaemonOption = DaemonKind.AGENT,
     config: ConfigFile = None,
 ) -> None:
-    """Check the configuration and the files, folders and databases it names. Exits with 2 and all problems.
+    """Check the configuration and the files, folders and databases it names. Prints all problems, then exits with 2.
 
     A file or folder of another user is not a problem: run this as the daemon's user to check its permissions too.
     """

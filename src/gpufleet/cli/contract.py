@@ -24,7 +24,7 @@ def lint(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check a contract. Exits with 2 and all problems: file, line, item, field, and what to write."""
+    """Check a contract. Prints all problems (file, line, item, field, fix), then exits with 2."""
     import msgspec
 
     from gpufleet.cli.output import write_json

@@ -23,7 +23,14 @@ SINGLE_MACHINE_FORMATS = (SnapshotFormat.CSV, SnapshotFormat.PROMETHEUS)
 
 def decode(
     file: Annotated[str, typer.Argument(metavar="FILE", help="File to decode; - reads standard input.")],
-    as_: Annotated[str | None, typer.Option("--as", metavar="FORMAT", help="Input format [default: detected].")] = None,
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="FORMAT",
+            help="Input format, such as nvidia-smi-csv; an unknown format lists all [default: detected].",
+        ),
+    ] = None,
     format: Annotated[SnapshotFormat, typer.Option("--format", "-f", help="Output format.")] = SnapshotFormat.TABLE,  # noqa: A002
     machine: Annotated[
         str | None, typer.Option("--machine", metavar="NAME", help="Machine to show if the file contains several.")
@@ -33,13 +40,13 @@ def decode(
         typer.Option(
             "--timezone",
             metavar="ZONE",
-            help="Zone of local times that nvidia-smi prints without one, such as Europe/Berlin or +02:00 "
-            "[default: by the file, otherwise UTC].",
+            help="Time zone of nvidia-smi's local times, such as Europe/Berlin or +02:00 "
+            "[default: from the file, otherwise UTC].",
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also list unread and unknown values.")] = False,
 ) -> None:
-    """Show the content of a file: nvidia-smi output, snapshots, batches, bundles, spool segments."""
+    """Show the content of a file: nvidia-smi output, metrics pages, snapshots, recordings, batches, spool segments."""
     # Imported on use: it imports all codecs.
     from gpufleet.decoding import FORMATS
     from gpufleet.decoding import decode as decode_source

@@ -14,7 +14,16 @@ from urllib.parse import urlsplit
 import typer
 
 from gpufleet.cli.fetch import Access, get
-from gpufleet.cli.options import CaOption, CommandError, ConfigFile, HubConfigFile, HubState, Json, TokenFileOption
+from gpufleet.cli.options import (
+    CaOption,
+    CollectorConfigFile,
+    CommandError,
+    ConfigFile,
+    HubConfigFile,
+    HubState,
+    Json,
+    TokenFileOption,
+)
 
 if TYPE_CHECKING:
     from gpufleet.config.agent import AgentConfig
@@ -86,7 +95,10 @@ def hub(
 @doctor_app.command()
 def dcgm(
     address: Annotated[
-        str, typer.Argument(help="tcp://HOST:PORT, unix:///PATH, vsock://CID:PORT or hybrid-vsock:///PATH:PORT.")
+        str,
+        typer.Argument(
+            metavar="ADDRESS", help="tcp://HOST:PORT, unix:///PATH, vsock://CID:PORT or hybrid-vsock:///PATH:PORT."
+        ),
     ],
     json: Json = False,
     verbose: Verbose = False,
@@ -110,9 +122,7 @@ def dcgm(
 def cluster_agent(
     json: Json = False,
     verbose: Verbose = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The collector's configuration (TOML).")
-    ] = None,
+    config: CollectorConfigFile = None,
     kubeconfig: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Credentials of the cluster [default: the pod's service account]."),

@@ -34,7 +34,7 @@ def events(
         typer.Argument(metavar="[WHAT]", help="Only events of this device: UUID or its prefix, PCI address or index."),
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only events of this kind, for example xid.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only since then: {TIME}.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only events since this time: {TIME}.")] = None,
     wide: Wide = False,
     columns: Columns = None,
     sort: Sort = None,

@@ -45,7 +45,7 @@ findings_app = typer.Typer(
     help="Watch, show, acknowledge and silence findings. `gpufleet query findings` lists them.",
 )
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the finding, or its first digits.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the finding, or its prefix.")]
 Span = Annotated[str, typer.Option("--for", metavar="SPAN", help="Duration, for example 30m, 4h or 7d; at most 90d.")]
 Note = Annotated[str, typer.Option(metavar="TEXT", help="Note; at most 1 KiB.")]
 

@@ -38,7 +38,9 @@ def hub(
     ] = None,
     accept_data_loss: Annotated[
         bool,
-        typer.Option("--accept-data-loss", help="Start although the registry or the store is empty and the other not."),
+        typer.Option(
+            "--accept-data-loss", help="Start although either the registry or the store is empty, but not both."
+        ),
     ] = False,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")

@@ -31,10 +31,10 @@ def onboard(
             "prometheus", "otel", "dcgm-exporter", "all-smi", "kubernetes", "kubevirt", "slurm", "bare-metal", "slices"
         ]
         | None,
-        typer.Option("--from", help="What the cluster has [default: the usual one of the tier]."),
+        typer.Option("--from", help="Starting point of the cluster [default: the usual starting point of the tier]."),
     ] = None,
     hub: Annotated[
-        str | None, typer.Option("--hub", metavar="URL", help="Mark the steps that this hub shows as done.")
+        str | None, typer.Option("--hub", metavar="URL", help="Show which steps are done, by the data of this hub.")
     ] = None,
     json: Json = False,
     token_file: TokenFileOption = None,
@@ -42,7 +42,7 @@ def onboard(
 ) -> None:
     """Print the plan by which a cluster reaches a tier: installation, permissions, egress, steps, contract items.
 
-    With --hub, each step that the hub can show is marked, with the percentage of these steps and the hub's verdict.
+    With --hub, also show which steps are done, their percentage, and the hub's verdict. A hub cannot check every step.
     """
     from gpufleet.fleet.contract.onboarding import make_plan, tiers_of, with_progress
     from gpufleet.fleet.contract.starting_points import DEFAULT_POINTS, StartingPointName

@@ -18,6 +18,9 @@ ConfigFile = Annotated[
 HubConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")
 ]
+CollectorConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The collector's configuration (TOML).")
+]
 HubState = Annotated[str | None, typer.Option("--state", metavar="FOLDER", help="The hub's state folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 HUB_URL = "http://127.0.0.1:8470"

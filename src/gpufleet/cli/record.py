@@ -52,7 +52,13 @@ def record(
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=1, max=999, help=f"Older files that --rotate keeps [default: {KEEP}]."),
+        typer.Option(
+            "--keep",
+            metavar="N",
+            min=1,
+            max=999,
+            help=f"Number of older files to keep with --rotate [default: {KEEP}].",
+        ),
     ] = None,
     agent: AgentUrl = None,
     hub: Annotated[str | None, typer.Option("--hub", metavar="URL", help="Record machines of a hub.")] = None,

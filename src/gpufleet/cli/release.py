@@ -30,7 +30,7 @@ State = Annotated[str | None, typer.Option(metavar="FOLDER", help="The agent's s
 def release(
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="Resume automatically after this time, for example 90s, 10m or 2h."),
+        typer.Option("--for", metavar="SPAN", help="Resume automatically after this time, for example 90s, 10m or 2h."),
     ] = None,
     config: ConfigFile = None,
     state: State = None,

@@ -22,7 +22,10 @@ simulate_app.command("exporter")(simulate_exporter)
 def simulate_dcgm(
     address: Annotated[
         str,
-        typer.Argument(help="Address to listen on: tcp://HOST:PORT, unix:///PATH or, in a guest, vsock://CID:PORT."),
+        typer.Argument(
+            metavar="ADDRESS",
+            help="Address to listen on: tcp://HOST:PORT, unix:///PATH or, in a guest, vsock://CID:PORT.",
+        ),
     ],
     gpus: Annotated[int, typer.Option(min=0, max=32, help="Number of H200 GPUs.")] = 8,
     dcgm_version: Annotated[str, typer.Option(help="Reported DCGM version.")] = "4.5.3",
@@ -31,7 +34,7 @@ def simulate_dcgm(
     base_units: Annotated[
         bool, typer.Option(help="Support only the newer field ids of clocks, energy and similar fields.")
     ] = False,
-    no_profiling: Annotated[bool, typer.Option(help="Reject watches of profiling fields.")] = False,
+    no_profiling: Annotated[bool, typer.Option("--no-profiling", help="Reject watches of profiling fields.")] = False,
     clock_ahead: Annotated[float, typer.Option(help="Clock offset in seconds; positive is ahead.")] = 0.0,
     fault: Annotated[list[str] | None, typer.Option(help="Simulated fault; may be repeated.")] = None,
 ) -> None:

@@ -35,7 +35,7 @@ def simulate_exporter(
     gpus: Annotated[int, typer.Option(min=1, max=16, help="Number of GPUs.")] = 8,
     vgpus: Annotated[int, typer.Option(min=0, max=MAX_VGPUS, help="vGPU instances per GPU.")] = 0,
     mig: Annotated[bool, typer.Option(help="Divide the first GPU into MIG devices.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed; it decides model, identities and loads.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of model, identities and loads.")] = 0,
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Simulated start time: {TIME} [default: now].")
     ] = None,

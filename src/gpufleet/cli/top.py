@@ -16,7 +16,7 @@ import typer
 from gpufleet.cli.fetch import Access, get_pages
 from gpufleet.cli.live import SnapshotSource, open_snapshots
 from gpufleet.cli.lookup import check_names
-from gpufleet.cli.options import TIME, AgentUrl, CaOption, CommandError, ConfigFile, OptionError, TokenFileOption
+from gpufleet.cli.options import AgentUrl, CaOption, CommandError, ConfigFile, OptionError, TokenFileOption
 from gpufleet.cli.query.request import ClusterFilter, MachineFilter
 from gpufleet.cli.source import take_snapshot
 from gpufleet.cli.times import parse_span, parse_time
@@ -41,7 +41,12 @@ def top(
     machine: MachineFilter = None,
     replay: Annotated[Path | None, typer.Option("--replay", metavar="FILE", help="Play a recording.")] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help=f"Start the recording at this time: {TIME}, its end.")
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Start the recording at this time: RFC 3339, or a duration before its end such as 10m.",
+        ),
     ] = None,
     every: Annotated[
         str | None, typer.Option("--every", metavar="SPAN", help="Interval [default: 1s, with --hub 5s].")
@@ -55,7 +60,7 @@ def top(
 ) -> None:
     """Show devices, processes and holders of this machine, of an agent, a hub or a recording. `?` lists the keys.
 
-    It reads only: no key changes a device.
+    Read-only: no key changes a device.
     """
     if sum(one is not None for one in (agent, hub, replay)) > 1:
         raise OptionError("--agent, --hub, --replay", "exclude each other: use one of them")

@@ -39,5 +39,5 @@ def _decode_recording(source: CapturedInput) -> DecodeResult:
 
 
 RECORDING = CaptureFormat(
-    name="recording", help="file of gpufleet record, its last poll", matches=_is_recording, decode=_decode_recording
+    name="recording", help="newest frames of a file of gpufleet record", matches=_is_recording, decode=_decode_recording
 )

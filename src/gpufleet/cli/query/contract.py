@@ -72,7 +72,7 @@ def contract(
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show verdicts about clusters by the adoption contract, or the items of a cluster; what is not visible first."""
+    """Show the verdict on each cluster by the adoption contract, or the items of a cluster, unmet items first."""
     from gpufleet.fleet.contract.report import ConformanceReport
 
     layout, access = make_layout(wide, columns, sort, limit, as_json=json), Access(token_file, ca)

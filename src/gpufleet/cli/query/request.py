@@ -28,7 +28,7 @@ MachineFilter = Annotated[str | None, typer.Option(metavar="ID", help="Only entr
 
 DeviceFilter = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="Only this device: UUID or its first digits, MACHINE/PCI_ADDRESS, or key."),
+    typer.Option(metavar="ID", help="Only this device: UUID or its prefix, MACHINE/PCI_ADDRESS, or key."),
 ]
 
 LIVENESS_STATES = tuple(one.value for one in State)

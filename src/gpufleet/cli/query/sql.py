@@ -38,7 +38,7 @@ _MEDIA = {
 
 def sql(
     statement: Annotated[
-        str | None, typer.Argument(metavar="[SELECT]", help="One SELECT; `-` reads it from standard input.")
+        str | None, typer.Argument(metavar="[SELECT]", help="SELECT statement; `-` reads it from standard input.")
     ] = None,
     hub: HubUrl = HUB_URL,
     written: Annotated[SqlFormat, typer.Option("--format", help="Output format.")] = SqlFormat.TABLE,
@@ -46,7 +46,7 @@ def sql(
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Run a SELECT over a hub's store; without one, list the views. Needs an admin token."""
+    """Run a SELECT statement over a hub's store. Without a statement, list the views. Needs an admin token."""
     access = Access(token_file, ca)
     try:
         if statement is None:
@@ -78,7 +78,10 @@ def sql_tables(found: SqlAnswer) -> Parts:
     """Return the rows of a statement, and their number."""
     rows = [["" if cell is None else str(cell) for cell in row] for row in found.rows]
     columns = [TextColumn(name) for name in found.columns]
-    return [TextTable(columns, rows, "rows"), f"{len(rows)} rows in {found.seconds:.2f} s"]
+    return [
+        TextTable(columns, rows, "rows"),
+        f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} in {found.seconds:.2f} s",
+    ]
 
 
 def sql_view_tables(found: Sequence[SqlViewRecord]) -> Parts:

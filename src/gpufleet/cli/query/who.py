@@ -67,7 +67,7 @@ def who(
         str | None, typer.Option(metavar="NAME", help="Only jobs of this partition, or pods of this queue.")
     ] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help=f"{TIME} [default: now].")] = None,
-    start: Annotated[str | None, typer.Option(metavar="TIME", help=f"Holders since then. {TIME}.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only holders since this time. {TIME}.")] = None,
     end: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"With --start; exclusive. {TIME} [default: now].")
     ] = None,

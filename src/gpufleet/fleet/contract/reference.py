@@ -42,7 +42,7 @@ def render_contract(contract: AdoptionContract) -> str:
         "gpufleet contract check --on cluster        # the items that are checked by a cluster collector",
         "gpufleet contract check --on hub CLUSTER    # verdict of a hub; exits with 1 unless visible",
         "gpufleet query contract                     # verdicts of a hub about its clusters",
-        "gpufleet query contract CLUSTER             # the items of a cluster, what is not visible first",
+        "gpufleet query contract CLUSTER             # the items of a cluster, unmet items first",
         "gpufleet query contract CLUSTER --format md # the same as a report in Markdown; --json: in JSON",
         "```",
         "",
