@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
@@ -97,6 +98,7 @@ def command_errors() -> Iterator[None]:
     try:
         yield
     except ResponseError as error:
-        raise HttpError(str(error), error.status) from error
+        fix = ". Pass a token with --token-file FILE" if error.status == HTTPStatus.UNAUTHORIZED else ""
+        raise HttpError(f"{error}{fix}", error.status) from error
     except RequestError as error:
         raise CommandError(str(error)) from error

@@ -88,7 +88,7 @@ def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access)
         except CommandError as error:
             raise CommandError(
                 f"{snapshot.node.name} has no device {what}; its devices: {known}. Use `host` for the machine itself\n"
-                f"it is not an allocation or GPU of the hub on this host either: {error}\n"
+                f"{what} was not found as an allocation or GPU of the hub on this host: {error}\n"
                 f"use --hub URL for an allocation or GPU of another hub\n{_guests_known(snapshot, agent)}"
             ) from error
     return explain_device(snapshot, *found, now, began)

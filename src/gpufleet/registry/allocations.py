@@ -33,20 +33,20 @@ def put(
         )
     if before.spec.tenant is not None and spec.tenant != before.spec.tenant:
         raise ConflictError(
-            f"allocation {id!r} belongs to tenant {before.spec.tenant!r}, and its history must stay with that tenant: "
-            "close it and create another"
+            f"the tenant of allocation {id!r} is {before.spec.tenant!r} and cannot be changed: "
+            "close the allocation and create another"
         )
     if (spec.kind, spec.target.cluster) != (before.spec.kind, before.spec.target.cluster):
         raise ConflictError(
-            f"allocation {id!r} is {before.spec.kind} in cluster {before.spec.target.cluster!r}, and its history must "
-            "stay so: close it and create another"
+            f"allocation {id!r} is of kind {before.spec.kind} in cluster {before.spec.target.cluster!r}, and neither "
+            "can be changed: close the allocation and create another"
         )
     has_begun = before.spec.valid_from is None or before.spec.valid_from < at
     if spec.kind is not AllocationKind.BARE_METAL and spec.target != before.spec.target and has_begun:
         field = REQUIRED_TARGET_FIELD[spec.kind]
         raise ConflictError(
-            f"allocation {id!r} is of {field} {getattr(before.spec.target, field)!r}, and its history must stay so: "
-            "close it and create another"
+            f"the {field} of allocation {id!r} is {getattr(before.spec.target, field)!r} and cannot be changed after "
+            "its start: close the allocation and create another"
         )
     if spec.valid_from is None:
         spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)

@@ -59,7 +59,11 @@ class SqlTokens:
         """
         for required, given, name in ((Role.SENDER, cluster, "cluster"), (Role.TENANT, tenant, "tenant")):
             if (role is required) != (given is not None):
-                raise ConflictError(f"a {required} token requires a {name}, and no other role accepts a {name}")
+                raise ConflictError(
+                    f"a token of the role {role} requires a {name}: set it"
+                    if role is required
+                    else f"a token of the role {role} accepts no {name}: omit it, or use the role {required}"
+                )
         token = Token(
             id=base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12],
             role=role,

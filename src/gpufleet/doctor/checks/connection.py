@@ -158,7 +158,7 @@ def check_hub_clock(facts: NodeFacts) -> CheckResult:
         found = f"{abs(hub.clock_ahead):.0f} s {'ahead of' if hub.clock_ahead > 0 else 'behind'} the hub's"
         if abs(hub.clock_ahead) > MAX_CLOCK_SECONDS:
             return CheckVerdict.WARNING, found, "run chronyd, systemd-timesyncd or a PTP client on both"
-        return CheckVerdict.OK, "they agree within seconds", ""
+        return CheckVerdict.OK, "the clocks of node and hub agree within seconds", ""
 
     return _checked(facts, "hub_clock", "this node's clock agrees with the hub's", judge)
 

@@ -52,7 +52,9 @@ def check_libvirt(facts: NodeFacts) -> CheckResult:
         fix = "start libvirt, or set its read-only socket as `socket` of [libvirt]"
         return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=f"its socket: {error}", fix=fix)
     if error or not passed_through:
-        found = "not enabled; " + ("it has no socket here" if error else "no GPU is passed through to a guest")
+        found = "not enabled; " + (
+            "no socket of libvirt on this machine" if error else "no GPU is passed through to a guest"
+        )
         return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=found)
     found = f"{passed_through} GPUs are passed through to guests; libvirt runs but is not enabled"
     fix = "set [libvirt] enabled = true, or configure each guest: docs/guests.md"

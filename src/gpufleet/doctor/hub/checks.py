@@ -163,11 +163,11 @@ def check_daemon(facts: HubFacts) -> CheckResult:
         return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
     if facts.foreign_daemon:
         found = f"no process has the log in {facts.folder} open: another hub or relay responds at the address"
-        fix = "check that --config FILE or --state FOLDER are those of the daemon"
+        fix = "pass the --config FILE or --state FOLDER of the daemon"
         return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
     if holder == 0:
-        found = "it is stopped: no process has its log open"
-        fix = "start it: systemctl start gpufleet-hub"
+        found = "the daemon is stopped: no process has its log open"
+        fix = "start the daemon: systemctl start gpufleet-hub"
         return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
     fix = "pass the options of a client: --hub URL, --token-file FILE (operator or admin), --ca FILE"
     found = f"{process} has its log open; {daemon}" if isinstance(holder, int) else f"{daemon}; {holder}"
@@ -178,7 +178,7 @@ def check_folder(facts: HubFacts) -> CheckResult:
     """Check existence, owner and permissions of the state folder."""
     name, proves = "state_folder", "the folder for log, registry and store exists, and its user may write there"
     if facts.folder_error == "ENOENT":
-        fix = "check that --config FILE or --state FOLDER are those of the daemon"
+        fix = "pass the --config FILE or --state FOLDER of the daemon"
         return CheckResult(
             name=name, verdict=CheckVerdict.WARNING, proves=proves, found=f"{facts.folder} does not exist yet", fix=fix
         )

@@ -453,8 +453,8 @@ class FleetQueries:
         found = [one for one in self._pages.gpus_of(machines, instant) if one.device.id in keys]
         if not found:
             raise NotFoundError(
-                f"no device has the UUID {uuid!r}: give a UUID or at least {MIN_PREFIX} of its characters, "
-                "MACHINE/PCI_ADDRESS, MACHINE/INDEX, or the id cluster/machine/kind/uuid"
+                f"no device has the UUID {uuid!r}: give a UUID or its prefix ({MIN_PREFIX} or more characters after "
+                "`GPU-` or `MIG-`), MACHINE/PCI_ADDRESS, MACHINE/INDEX, or the id cluster/machine/kind/uuid"
             )
         return _single(uuid, found)
 
