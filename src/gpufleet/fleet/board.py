@@ -1,4 +1,4 @@
-"""Readings of a board or machine that belong to something it may not have: a rack, ECC, NVLink, a fabric, a mode.
+"""Defaults of drivers in place of absences, for parts that a board or machine may lack: a rack, NVLink, a fabric, MIG.
 
 Pure; shared by readers.
 """
@@ -52,7 +52,7 @@ _NOT_REPORTED = ("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status
 """Metrics whose state `not_reported` is the driver's number for no value."""
 
 IDENTITIES = ("gpu_serial", "gpu_vbios_version", "gpu_module_id")
-"""Texts that identify a board, its firmware or its place on a baseboard. Zeros only are none.
+"""Texts that identify a board, its firmware or its place on a baseboard. A text of zeros is no value.
 
 Examples are the VBIOS version in a vGPU guest, and the module id of a product without a baseboard (nvml.h). Some of
 these products report 1, which cannot be distinguished from the first module of a baseboard.
@@ -95,8 +95,8 @@ HIDDEN_BY_MIG = frozenset(
 def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace the driver's defaults for a board that is not in a rack by `not_supported`.
 
-    The place counts only with the serial number of a chassis. A serial number or GUID that is empty or zero is none. If
-    the source does not report the serial number at all, a place that differs from the defaults counts.
+    A place is valid only with the serial number of a chassis. An empty or zero serial number or GUID is no value. If
+    the source does not report the serial number at all, a place that differs from the defaults is valid.
     """
     for name in (CHASSIS_SERIAL, FABRIC_GUID):
         value = values.get(name)
@@ -113,11 +113,11 @@ def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
 
 
 def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iterable[DimValue]) -> tuple[DimValue, ...]:
-    """Replace what the driver reports for a GPU outside a fabric, or for one that has not joined its fabric yet.
+    """Replace the driver's defaults for a GPU that is outside a fabric or has not joined its fabric yet.
 
     `not_supported` as the state of the fabric, and `not_reported` as its health or configuration, are no values. The
-    state is also the reason for which details are absent: readers cannot distinguish a GPU without a fabric from one
-    that has not joined it. A clique is a number within its cluster, so it counts only with a cluster UUID, and clique 0
+    state is also the reason of absent details: readers cannot distinguish a GPU without a fabric from a GPU that has
+    not joined its fabric. A clique is a number within its cluster, so it counts only with a cluster UUID, and clique 0
     only with a known one: the driver reports it for every fabric that does not span hosts. Return the readings with
     dimensions, changed likewise.
     """
@@ -147,14 +147,14 @@ def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iter
 
 
 def _without_fabric(value: Value | Absent, why: Absent) -> Value | Absent:
-    """Return a detail of the fabric as absent: for the reason `why`, unless reading it failed for another one."""
+    """Return a detail of the fabric as absent for the reason `why`, unless its reading failed for another reason."""
     if isinstance(value, Absent) and value.reason not in {Reason.NOT_SUPPORTED, Reason.NO_DATA} - {why.reason}:
         return value
     return why
 
 
 def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
-    """Replace identities of zeros only by `not_supported`."""
+    """Replace identities that consist of zeros by `not_supported`."""
     for name in IDENTITIES:
         value = values.get(name)
         if isinstance(value, str) and not value.strip("0.- "):
@@ -164,7 +164,7 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
 def drop_attached_display(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace an attached display that is not active by `no_data`.
 
-    The driver reports one also for a board without any output, and in a vGPU guest (seen on A100-SXM4 and A6000-24Q).
+    The driver reports `enabled` also for a board without outputs, and in a vGPU guest (seen on A100-SXM4, A6000-24Q).
     """
     if values.get(DISPLAY_ATTACHED) == "enabled" != values.get(DISPLAY_ACTIVE):
         values[DISPLAY_ATTACHED] = Absent(Reason.NO_DATA, DISPLAY_ATTACHED)
@@ -174,7 +174,8 @@ def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> 
     """Replace the sizes of protected and unprotected memory of a GPU without protected memory by `not_supported`.
 
     The driver reports 0 protected bytes unless confidential computing is on, also for boards that cannot have it.
-    Unprotected is then all memory that it manages, or 0. Without a known total, 0 used bytes are therefore no value.
+    The unprotected memory is then all memory that the driver manages, or 0. Without a known total, 0 used bytes are
+    therefore no value.
     """
     if values.get(PROTECTED_TOTAL) == 0:
         values[PROTECTED_TOTAL] = Absent(Reason.NOT_SUPPORTED, PROTECTED_TOTAL)
@@ -219,13 +220,13 @@ def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) ->
 
 
 def unproven_uses(product: Value | Absent | None) -> dict[str, Absent]:
-    """Return the uses of parts that the product lacks or may lack, with the reason for which 0 is no measurement.
+    """Return the uses of parts that the product lacks or may lack, each with the absence that replaces 0.
 
     Args:
         product: product name of the GPU, or type of the vGPU; an absence or None if it is not known.
 
     Returns:
-        Keys of `PART_OF_USE` to the reason.
+        Keys of `PART_OF_USE` to the absence.
     """
     if not isinstance(product, str):
         why = product if isinstance(product, Absent) else Absent(Reason.NOT_REPORTED, NAME)
@@ -235,7 +236,7 @@ def unproven_uses(product: Value | Absent | None) -> dict[str, Absent]:
 
 
 def drop_unproven_uses(values: MutableMapping[str, Value | Absent], unproven: Mapping[str, Absent]) -> None:
-    """Replace uses of 0 by the reason for which they are no measurement.
+    """Replace uses of 0 that are no measurement: those of parts that the product lacks or may lack.
 
     Args:
         values: readings of a GPU or vGPU.
@@ -271,7 +272,8 @@ def is_vgpu_guest(product: Value | Absent | None, virtualization: Value | Absent
 def drop_mig_mode_of_guest(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace a disabled MIG mode of a vGPU guest's device by `not_in_guest`.
 
-    The guest's driver reports it also for chips without MIG (seen on A6000-24Q). A vGPU on a MIG device has it enabled.
+    The guest's driver reports `disabled` also for chips without MIG (seen on A6000-24Q). For a vGPU on a MIG device, it
+    reports `enabled`.
     """
     for name in MIG_MODES:
         if values.get(name) == "disabled":
@@ -279,14 +281,14 @@ def drop_mig_mode_of_guest(values: MutableMapping[str, Value | Absent]) -> None:
 
 
 def drop_use_of_mig_device(values: MutableMapping[str, Value | Absent]) -> None:
-    """Replace a use of 0 of a MIG device by `not_in_mig_mode`: dcgm-exporter 3 writes it for what has no value."""
+    """Replace a utilisation of 0 of a MIG device by `not_in_mig_mode`: dcgm-exporter 3 writes 0 without a value."""
     for name in NOT_OF_MIG & values.keys():
         if values[name] == 0:
             values[name] = Absent(Reason.NOT_IN_MIG_MODE, name)
 
 
 def in_mig_mode(metric: str, value: Value | Absent) -> Value | Absent:
-    """Return the reading of a GPU in MIG mode: what MIG hides is not what the chip does not support."""
+    """Return the reading of a GPU in MIG mode: `not_in_mig_mode` instead of `not_supported` for what MIG hides."""
     hidden = metric in HIDDEN_BY_MIG and isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
     return Absent(Reason.NOT_IN_MIG_MODE) if hidden else value
 
@@ -311,7 +313,7 @@ def drop_defaults(
     *,
     is_guest: bool,
 ) -> tuple[DimValue, ...]:
-    """Replace the driver's defaults for what a board does not have, except ECC counts.
+    """Replace the driver's defaults for parts that a board lacks, except ECC counts.
 
     Args:
         values: readings of a GPU, changed in place.

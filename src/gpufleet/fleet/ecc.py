@@ -20,14 +20,14 @@ ECC_MODE = "gpu_ecc_mode"
 _ECC_OFF, _ECC_ON = "disabled", "enabled"
 
 EccMode = Value | Absent | None
-"""Reading of `gpu_ecc_mode`; None if its source has none."""
+"""Reading of `gpu_ecc_mode`; None if its source does not report it."""
 
 NO_ECC = Absent(Reason.NOT_SUPPORTED, ECC_MODE)
-"""Mode of a board for which a source that lists modes has none."""
+"""Mode of a board that a source omits, although it reports the mode of every board with ECC."""
 
 
 def ecc_count(metric: str, value: Value | Absent, mode: EccMode, where: str) -> Value | Absent:
-    """Return a reading as it counts in the ECC mode of its board. Only counts of errors change.
+    """Return a reading, or its absence if the ECC mode of its board proves it invalid. Only counts of errors change.
 
     - If ECC is disabled or does not exist, a count is `not_supported`.
     - If the mode cannot be read, a count of zero proves nothing and is absent for the mode's reason.
@@ -96,7 +96,7 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
 
 
 def board_ecc_mode(mode: EccMode, samples: Iterable[Sample]) -> EccMode:
-    """Return the ECC mode of the board of some samples: see `proven_ecc_mode`. `NO_ECC` is no proof against counts."""
+    """Return the ECC mode of the board of some samples: see `proven_ecc_mode`. Counts above zero disprove `NO_ECC`."""
     if mode is NO_ECC:
         return None if any(map(has_ecc_errors, samples)) else mode
     return proven_ecc_mode(mode, (count for sample in samples for count in _counts(sample)))

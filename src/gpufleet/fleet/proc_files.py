@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gpufleet.model.absence import Absent, Reason
 
-FIXED_ZERO = Absent(Reason.NOT_REPORTED, "lxcfs or gVisor shows a fixed 0 for what it does not know of a container")
+FIXED_ZERO = Absent(Reason.NOT_REPORTED, "lxcfs or gVisor shows a fixed 0 for values that it does not have")
 
 
 def has_slabs(slabs: float | None) -> bool:

@@ -132,7 +132,7 @@ def unresolved_counts(reports: Iterable[StoredHolderStates], now: int) -> dict[s
 def unresolved_total(counts: Mapping[str, int | None]) -> int | None:
     """Return the number of unresolved device names of all sources.
 
-    It is None without a source, and if no known number is above 0 and that of a source is unknown.
+    None if there is no source, or if all known numbers are 0 and the number of a source is unknown.
     """
     total = sum(count for count in counts.values() if count is not None)
     return total or (0 if counts and None not in counts.values() else None)

@@ -24,7 +24,7 @@ DELIVERY_RULES = (
         pending_seconds=120,
         explanation="The sender's clock differs from the hub's. Its measurement times are wrong by the offset.",
         action="Synchronise the machine's clock by NTP or PTP. If all senders differ, check the hub's clock.",
-        unknown_when="The sender never reported, is stale, or its clock is not known: the hub creates its batches.",
+        unknown_when="The sender never reported, is stale, or sends no batches of its own: its clock is then unknown.",
         can_be_hidden=False,  # values from a clock far ahead are not stored: that looks like stale GPUs
     ),
     FindingRule(

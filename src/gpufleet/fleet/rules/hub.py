@@ -159,7 +159,7 @@ HUB_RULES = (
         pending_seconds=120,
         explanation="The hub's clock differs from those of most senders.",
         action="Synchronise the hub's clock by NTP.",
-        unknown_when="Fewer than three senders report whose clock is known.",
+        unknown_when="Fewer than three senders with a known clock report.",
     ),
     _hub(
         *("hub.flush_failing", Severity.CRITICAL, "flush_failures", "Writes to the store failed in the last hour."),

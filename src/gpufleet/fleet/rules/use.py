@@ -125,6 +125,6 @@ USE_RULES = (
         pending_seconds=600,
         explanation="A holder source has device names that identify no device of the machine.",
         action="Run `gpufleet who` on the machine: it lists the names with the reason.",
-        unknown_when="The machine has no agent with holder sources, or a source fails and no other has such a name.",
+        unknown_when="The machine has no agent with holder sources, or a source fails and no other has such names.",
     ),
 )

@@ -109,8 +109,8 @@ def _conflicting(who: SenderKey, instant: HubInstant) -> int:
 def data_delays(newest: NewestColumns, machines: MachineColumns, senders: SenderColumns) -> Column:
     """Return the delay of the newest values of each sender in seconds, by a correct clock; NaN without values.
 
-    It is the time from measurement to receipt, plus the seconds that the sender's clock is ahead. An unknown offset of
-    that clock is not corrected. The delay is unknown if the clock is so far ahead that values are not stored.
+    It is the time from measurement to receipt, plus the seconds that the sender's clock is ahead. An unknown offset
+    counts as 0. The delay is unknown if the clock is so far ahead that values are not stored.
     """
     place_of = {one.id: place for place, one in enumerate(machines.records)}
     places = np.array([place_of.get(name, -1) for name in newest.machines], np.int64)
