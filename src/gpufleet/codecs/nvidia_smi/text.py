@@ -46,7 +46,7 @@ def parse_text(content: bytes) -> Log:
         if torn and reading.devices:
             reading.devices[-1].processes.clear()  # the list may be incomplete
     if not reading.devices:
-        raise WireError("-q", "no GPU, such as `GPU 00000000:1B:00.0`")
+        raise WireError("-q", "no GPU section, such as `GPU 00000000:1B:00.0`")
     return Log(
         leaves=reading.leaves.found,
         devices=tuple(device.record() for device in reading.devices),

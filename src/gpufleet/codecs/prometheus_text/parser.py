@@ -231,4 +231,4 @@ def wire_error_of(page: TextPage) -> WireError | None:
     if page.series or not page.problems:
         return None
     problem, shown = page.examples[0]
-    return WireError("page", f"no valid line; the first: {problem}: {shown}")
+    return WireError("page", f"no valid line; first problem: {problem}: {shown}")
