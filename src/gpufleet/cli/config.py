@@ -74,9 +74,10 @@ def validate(
     daemon: DaemonOption = DaemonKind.AGENT,
     config: ConfigFile = None,
 ) -> None:
-    """Check the configuration and the files, folders and databases it names. Prints all problems, then exits with 2.
+    """Check the configuration and the files, folders and databases it names.
 
-    A file or folder of another user is not a problem: run this as the daemon's user to check its permissions too.
+    Prints all problems, and exits with 2 if there are any. A file or folder of another user is not a problem: run this
+    as the daemon's user to check its permissions too.
     """
     try:
         problems = _CHECKS[daemon](_resolve(daemon, config), daemon=False)

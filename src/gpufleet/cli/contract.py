@@ -24,7 +24,7 @@ def lint(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check a contract. Prints all problems (file, line, item, field, fix), then exits with 2."""
+    """Check a contract. If it has problems, prints file, line, item, field and fix of each, and exits with 2."""
     import msgspec
 
     from gpufleet.cli.output import write_json

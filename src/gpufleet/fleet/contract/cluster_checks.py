@@ -192,7 +192,7 @@ CLUSTER_CHECKS = (
     ),
     ClusterCheck(
         name="gpus_located",
-        help="The machines that the hub knows have as many GPUs as the cluster should have.",
+        help="The known machines have as many GPUs as the cluster should have.",
         run=_gpus_located,
     ),
     ClusterCheck(name="cluster_current", help="The state of the cluster is live or late.", run=_cluster_current),

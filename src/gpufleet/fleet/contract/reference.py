@@ -52,7 +52,7 @@ def render_contract(contract: AdoptionContract) -> str:
         "",
         "## Tiers",
         "",
-        "| tier | name | installs | the hub knows |",
+        "| tier | name | installs | shown at the hub |",
         "|---|---|---|---|",
         *(f"| {one.tier:d} | {one.name} | {one.installs} | {one.shows} |" for one in contract.tiers),
         "",
