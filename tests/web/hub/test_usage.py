@@ -62,7 +62,7 @@ async def test_held_time_without_readings_is_unknown_not_idle(site: Site) -> Non
     assert (row.gpus, row.held_gpu_hours, row.unknown_gpu_hours, row.known_ratio) == (2, 12.0, 12.0, 0.0)
     assert (row.used_gpu_hours, row.idle_gpu_hours, row.energy_kwh) == (0.0, 0.0, None)
     assert (row.cost, row.cost_absent) == (None, Reason.NO_DATA)
-    assert answer.summary == "0.00 of 12.00 GPU-hours held are known"
+    assert answer.summary == "use is known for 0.00 of 12.00 GPU-hours held"
 
 
 async def test_slow_usage_queries_delay_no_other_requests(site: Site) -> None:
@@ -160,7 +160,7 @@ async def test_expected_devices_count_and_unresolved_ones_are_listed(site: Site)
         ("expects", 8.0, Reason.TARGET_UNKNOWN),
         ("vague", None, Reason.TARGET_UNKNOWN),
     ]
-    assert "allocations of unknown devices that are in no total: 1" in answer.summary
+    assert "allocations with unknown devices, not in the total: 1" in answer.summary
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def not_held_reason(
             return Reason.NOT_ATTRIBUTED, f"the {noun} released its last device at {at}"
         return Reason.NOT_ATTRIBUTED, f"its machine has not reported the {noun} since {at}"
     if not any_holder:
-        return Reason.NOT_ATTRIBUTED, f"nothing in this cluster reports which devices a {noun} has"
+        return Reason.NOT_ATTRIBUTED, f"no source in this cluster reports the devices of a {noun}"
     return Reason.NOT_ATTRIBUTED, f"no machine has reported the {noun} as the holder of a device"
 
 

@@ -85,9 +85,9 @@ RUNNING_OF_TENANTS = 1
 """Maximum number of running queries of all tenants; the hub has two threads for usage queries."""
 
 SHORT = "fewer devices are known than expected"
-NONE_KNOWN = "no GPU of it is known, and it declares no expected number"
+NONE_KNOWN = "no GPU of the allocation is known, and it declares no expected number of GPUs"
 CONTRADICTED = "another holder of the same device is reported at the same time: that time is in no total"
-UNCONFIRMED = "the source of its holding does not confirm it now: the activity of that time is unknown"
+UNCONFIRMED = "the source of the holding does not confirm it now: the activity of that time is unknown"
 EXCLUDED = "no source confirms its holding, or another holder is certain: that time is in no total"
 
 
@@ -510,9 +510,9 @@ def _end(allocation: Allocation, end: int) -> int:
 
 
 def _summary(held: float, unknown: float, unresolved: Sequence[UnresolvedAllocation]) -> str:
-    text = f"{held - unknown:.2f} of {held:.2f} GPU-hours held are known"
+    text = f"use is known for {held - unknown:.2f} of {held:.2f} GPU-hours held"
     uncounted = sum(not one.devices for one in unresolved)
-    return f"{text}; allocations of unknown devices that are in no total: {uncounted}" if uncounted else text
+    return f"{text}; allocations with unknown devices, not in the total: {uncounted}" if uncounted else text
 
 
 class UsageQueries:
