@@ -49,7 +49,7 @@ def check_exposure(listen: str, host: str, missing: list[str]) -> None:
     if missing and not is_loopback(host):
         raise InvalidValueError(
             "listen",
-            f"{listen} is reachable from other machines without {' and '.join(missing)}: set this, "
+            f"{listen} is reachable from other machines without {' and '.join(missing)}: add the missing settings, "
             "listen on 127.0.0.1, or set insecure_listen = true if the network is trusted",
         )
 

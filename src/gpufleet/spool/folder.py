@@ -47,7 +47,7 @@ def lock(folder: Path) -> int:
     except OSError as error:
         os.close(fd)
         if isinstance(error, BlockingIOError):
-            raise SpoolError(f"spool {folder}: another process has it open; stop that one first") from error
+            raise SpoolError(f"spool {folder}: another process has it open; stop that process first") from error
         raise disk_error(folder, "lock it", error) from error
     return fd
 

@@ -1,4 +1,4 @@
-"""Holdings of pods, completed with what the cluster knows: owners, labels, queue, and the virtual machine. Pure.
+"""Holdings of pods, completed from the Kubernetes API: owners, labels, queue, and the virtual machine. Pure.
 
 A pod is joined by its UID within its cluster. If node and cluster report different names for a UID, or the cluster
 reports the pod on another node, nothing is added. If the node of a machine is unknown, the UID suffices: it is random,
@@ -145,7 +145,7 @@ def _overlaps(created: int | None, end: int | None, since: int, until: int | Non
 
 
 def complete_holding(stored: StoredHolding, pod: ClusterPod, vmi: ClusterVmi | None) -> StoredHolding:
-    """Return a holding with what the cluster knows about its pod; the same holding if it contradicts the node.
+    """Return a holding completed by its pod in the API; the same holding if the API contradicts the node.
 
     Args:
         stored: a holding of a pod with the UID of `pod`, or of a pod that `identify_pod` identified.
@@ -157,7 +157,7 @@ def complete_holding(stored: StoredHolding, pod: ClusterPod, vmi: ClusterVmi | N
 
 
 def with_pod(holding: Holding, pod: ClusterPod, vmi: ClusterVmi | None = None) -> Holding:
-    """Return a holding with what the API server knows about its pod; arguments and result as `complete_holding`."""
+    """Return a reported holding completed by its pod in the API; arguments and result as `complete_holding`."""
     holder = holding.holder
     if _differ(holder.namespace, pod.namespace) or _differ(holder.name, pod.name):
         return holding
@@ -175,7 +175,7 @@ def with_pod(holding: Holding, pod: ClusterPod, vmi: ClusterVmi | None = None) -
 
 
 def _virtual_machine(known: Holder | None, pod: ClusterPod, vmi: ClusterVmi | None) -> Holder | None:
-    """Return the virtual machine of a launcher pod, or the one that the node knows if nothing is added.
+    """Return the virtual machine of a launcher pod, or the node's own report of it if the API adds nothing.
 
     The label of a pod alone proves nothing: the controller of the pod, or the list of pods of the VMI, must confirm it.
     """

@@ -232,7 +232,7 @@ class FactGatherer:
         return frozenset([one.id for one in states if no_list or one.id not in self._delays])
 
     def _agents(self, states: Sequence[ClusterState]) -> Mapping[tuple[str, str], int]:
-        """Return the number of live senders with the boot of each: a late one can be an earlier name of another."""
+        """Return the number of live senders with the boot of each sender: they can be later names of a late sender."""
         live = {
             (one.id, name)
             for one in states

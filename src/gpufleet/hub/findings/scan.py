@@ -258,7 +258,7 @@ class MachineScan:
         return [one.record for one in stored if isinstance(one.record, ClusterClaim) and is_present(one, now)]
 
     def _learn_parents(self, cluster: str, found: _Chunk) -> None:
-        """Learn which GPU each MIG device and vGPU instance in the reports is a part of."""
+        """Record the GPU of each MIG device and vGPU instance in the reports."""
         unknown = []
         for id_ in {*found.states, *found.holdings}:
             views = views_of(found.holdings.get(id_, ()), found.states.get(id_, ()))

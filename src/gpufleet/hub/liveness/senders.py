@@ -142,13 +142,13 @@ class ReportRows:
 
 
 REPORTS_COMPARED = 64
-"""Reports among which the fastest serves to estimate how long a relayed one was on its way."""
+"""Number of newest reports whose fastest is the reference for the transit time of a relayed report."""
 
 CLOCK_REPORTS = 8
-"""Newest reports among which the fastest gives the clock offset of the sender."""
+"""Number of newest reports whose fastest gives the clock offset of the sender."""
 
 BURST_SECONDS = 5.0
-"""Reports within this time count as one, the fastest: backlog comes in bursts, and is slow."""
+"""Reports within this time count as a single report, the fastest: a backlog arrives in slow bursts."""
 
 SenderKey = tuple[str, str]
 """Cluster and sender."""

@@ -49,7 +49,7 @@ class SenderPlaces:
 
 
 class ClusterTally:
-    """Counts by state of a cluster, and the details of those that are not plainly live.
+    """Counts by state of a cluster, and details of the senders and machines that are not simply live.
 
     Attributes:
         senders, machines: number in each state.
@@ -137,7 +137,7 @@ def tally(
 
 
 class _PlainSenders(msgspec.Struct, frozen=True):
-    """Senders that only their time without heartbeat describes, with a row for every sender.
+    """Senders whose state follows from the time without heartbeat alone, with a row for every sender.
 
     Attributes:
         are: whether the sender belongs to them.
@@ -162,7 +162,7 @@ def _count_senders(
     retired: frozenset[str],
     conflicts: Mapping[str, EpochConflict],
 ) -> _PlainSenders:
-    """Count the senders; return the plain ones."""
+    """Count the senders; return those of `_PlainSenders`."""
     now = instant.second
     rows = instant.senders.report_rows(cluster)
     names = instant.senders.names(cluster)

@@ -229,7 +229,7 @@ class SharedReads(HoldingReads):
         return _within(found, start, end)
 
     def ambiguous_since(self, allocation: Allocation) -> int | None:
-        """Return since when the job id of an allocation is that of several SLURM clusters; see `HoldingReads`."""
+        """Return the time from which several SLURM clusters have the job id of an allocation; see `HoldingReads`."""
         if allocation.id not in self._checked:
             return super().ambiguous_since(allocation)
         return self._ambiguous.get(allocation.id)

@@ -18,7 +18,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.ports.store import HistoryStore, Store
 
 PRESENCE = (STATE, *REPORTED)
-"""Metrics whose readings show that a source reported where it has none of the requested ones."""
+"""Metrics whose readings show that a source reported although it lacks the requested metrics."""
 
 _OF_PROBE = frozenset(metric.name for metric in PROBE_METRICS)
 

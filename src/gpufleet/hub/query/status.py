@@ -142,7 +142,7 @@ class Readiness:
         clock: Clock,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Take the dependencies, and a thread for nothing else: only this check waits for them there."""
+        """Take the dependencies, and a thread that only this check uses."""
         self._registry, self._store = registry, store
         self._thread, self._clock, self._answer_seconds = thread, clock, answer_seconds
         self._check: asyncio.Future[None] | None = None

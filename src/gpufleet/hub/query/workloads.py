@@ -68,7 +68,7 @@ class WorkloadQueries:
     def _xids_since(
         self, allocation: Allocation, held: Iterable[HeldInterval], machines: Iterable[MachineSamples], now: int
     ) -> dict[tuple[str, str], int]:
-        """Return machine and view key to the time since which XIDs are of the holding, if one can be of before `held`.
+        """Return the start of each present holding by machine and view key; empty if no XID can precede `held`.
 
         Args:
             allocation: the allocation.
@@ -124,7 +124,7 @@ class WorkloadQueries:
 
 
 def own_xids(store: HistoryStore, machine: MachineRecord, stored: Sequence[StoredSample], since: int) -> dict[str, int]:
-    """Return view key to its newest XID without time, as far as that is known to have occurred since an instant.
+    """Return the newest XID without time by view key, if it is known to have occurred since an instant.
 
     Only imported pages have XIDs without time.
 
