@@ -432,10 +432,15 @@ class HoldingTracker:
     def _join(self, now: int) -> tuple[Holding, ...]:
         """Join the evidence to the present holdings; return those that have ended.
 
-        A holding whose start has changed is another one: a requeued job, or a pod that continues after a reboot. So is
-        one with another user, account or queue, one whose verdict became `conflict`, or ceased to be, and the processes
-        that remain after the end of their declaration. A holding that ends has its last verdict other than `unknown`,
-        and ends when that verdict did: before its end it is always unknown.
+        A holding ends and another holding begins if:
+
+        - its start changes: a requeued job, or a pod that continues after a reboot
+        - its user, account or queue changes
+        - its verdict becomes `conflict`, or is no longer `conflict`
+        - its declaration ends, and processes remain
+
+        A holding that ends has its last verdict other than `unknown`, and the end of that verdict: before its end it is
+        always unknown.
         """
         by_view: dict[str, list[Evidence]] = {}
         for key, evidence in self._evidence.items():
