@@ -78,6 +78,14 @@ def test_disabled_reader_is_not_used(fake: FakeNvml) -> None:
     assert {report["reader"] for report in document["readers"]} == {"host", "kmsg", "events"}
 
 
+@pytest.mark.parametrize("command", [("snapshot",), ("bench", "report"), ("bench", "compare", "a", "b")])
+def test_contradicting_formats_are_rejected(command: tuple[str, ...]) -> None:
+    other = "csv" if command[0] == "snapshot" else "md"
+    done = gpufleet(*command, "--json", "--format", other)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--json" in done.stderr
+
+
 def test_snapshot_of_a_running_agent(agent_url: str) -> None:
     document = json.loads(gpufleet("snapshot", "--json", "--agent", agent_url).stdout)
     assert document["aggregate"]["coverage"] == "1 of 3 devices"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from gpufleet.cli.options import ConfigFile, Json, OptionError, Wide
+from gpufleet.cli.options import ConfigFile, Json, OptionError, Wide, with_json
 from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.table import Layout, TextColumn, TextTable
 from gpufleet.model.errors import WireError
@@ -184,12 +184,13 @@ def compare(
     from gpufleet.bench.compare import compare as compare_captures
     from gpufleet.bench.folder import read_capture
 
+    chosen = with_json(format, json)
     if len(files) < 2:
         raise OptionError("A B...", "give at least two captures")
     comparison = compare_captures([read_capture(path) for path in files])
-    if json or format is BenchFormat.JSON:
+    if chosen is BenchFormat.JSON:
         _write_record(comparison)
-    elif format is BenchFormat.TABLE:
+    elif chosen is BenchFormat.TABLE:
         print_tables((*_comparison_tables(comparison), *comparison.notes), Layout(wide=wide))
     else:
         from gpufleet.bench.html_page import comparison_html
@@ -213,11 +214,12 @@ def report(
     from gpufleet.bench.factors import factor_matrix
     from gpufleet.bench.folder import read_folder
 
+    chosen = with_json(format, json)
     captures, problems = read_folder(folder)
     matrix = factor_matrix(captures, problems)
-    if json or format is BenchFormat.JSON:
+    if chosen is BenchFormat.JSON:
         _write_record(matrix)
-    elif format is BenchFormat.TABLE:
+    elif chosen is BenchFormat.TABLE:
         print_tables((*_matrix_tables(matrix), *matrix.notes), Layout(wide=wide))
     else:
         from gpufleet.bench.html_page import matrix_html

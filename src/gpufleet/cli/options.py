@@ -1,7 +1,8 @@
 """Options shared by several commands, and the error of commands."""
 
+import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -62,3 +63,23 @@ class OptionError(typer.BadParameter):
 
 class CommandError(GpufleetError):
     """A command failed; the message contains the reason and what to do."""
+
+
+Format = TypeVar("Format", bound=enum.StrEnum)
+
+
+def with_json(format: Format, json: bool) -> Format:  # noqa: A002 - the option's name
+    """Return the output format of a command that has `--format` and `--json`.
+
+    Args:
+        format: given or default one; the enum has `table`, the default, and `json`.
+        json: whether `--json` was given.
+
+    Raises:
+        OptionError: if both were given and contradict each other.
+    """
+    if not json:
+        return format
+    if format not in ("table", "json"):
+        raise OptionError("--json", f"contradicts --format {format}: pass one of the two")
+    return type(format)("json")

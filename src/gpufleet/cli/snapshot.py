@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpufleet.cli.fetch import Access
-from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
+from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption, with_json
 from gpufleet.cli.output import escape_controls
 from gpufleet.cli.source import take_snapshot
 from gpufleet.ports.exporter import Exporter
@@ -32,7 +32,7 @@ def snapshot(
     ca: CaOption = None,
 ) -> None:
     """Show the current readings of this machine and its GPUs, or their absence reasons."""
-    chosen = SnapshotFormat.JSON if json else format
+    chosen = with_json(format, json)
     exporter = exporter_for(chosen)
     write_page(exporter.render(take_snapshot(agent, config, Access(token_file, ca))), chosen)
 
