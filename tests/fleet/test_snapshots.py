@@ -5,6 +5,7 @@ import datetime as dt
 import msgspec
 import pytest
 
+from gpufleet.codecs.snapshot_json import decode_snapshot, encode_snapshot
 from gpufleet.fleet.snapshots import judge_snapshot
 from gpufleet.model.absence import Reason
 from gpufleet.model.reading import DimReading, Provenance, Reading
@@ -43,6 +44,9 @@ def judged(*devices: Device) -> dict[str, Reading]:
 
 def test_document_of_an_agent_is_not_changed() -> None:
     assert judge_snapshot(example_snapshot()) == example_snapshot()
+    received = decode_snapshot(encode_snapshot(example_snapshot()))
+    assert Side.PCI_ONLY in {device.side for device in received.devices}
+    assert judge_snapshot(received) == received
 
 
 OK = {"gpu_state": value("ok"), "gpu_power_watts": value(1.0)}

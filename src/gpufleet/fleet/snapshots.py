@@ -26,7 +26,7 @@ from gpufleet.model.device_state import (
 from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
 from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
 from gpufleet.model.time import to_ns
-from gpufleet.model.view import Scope, ViewKind
+from gpufleet.model.view import Scope, Side, ViewKind
 
 _R = TypeVar("_R", Reading, DimReading)
 
@@ -38,7 +38,7 @@ def judge_snapshot(snapshot: Snapshot) -> Snapshot:
 
     - The driver's defaults for what a board does not have (an identity of zeros, ECC counts without ECC) are absent.
     - The state of a GPU is the worst of the stated one and of those that the readings of each reader prove, as for the
-      states of several readers: see `deciding_state`.
+      states of several readers: see `deciding_state`. A GPU that only the PCI bus lists has no state.
     """
     return msgspec.structs.replace(
         snapshot,
@@ -65,7 +65,9 @@ def _judge_devices(devices: Sequence[Device], readers: Sequence[ReaderReport]) -
         if device.kind is not ViewKind.GPU:
             instances.setdefault(device.parent, []).append(device)
     return tuple(
-        _with_state(device, instances.get(device.key, ()), intervals) if device.kind is ViewKind.GPU else device
+        _with_state(device, instances.get(device.key, ()), intervals)
+        if device.kind is ViewKind.GPU and device.side is not Side.PCI_ONLY
+        else device
         for device in cleaned
     )
 
@@ -106,6 +108,7 @@ class _ProvenState(NamedTuple):
 def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[str, float]) -> Device:
     stated = device.readings.get(STATE)
     found = [_ProvenState(stated.value, stated)] if stated is not None and isinstance(stated.value, str) else []
+    has_state = bool(found)
     found += _evidence(device, instances)
     imported = {one.reader for one in device.sources if one.provenance is Provenance.IMPORTED}
     reports = [
@@ -118,7 +121,7 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
         for one in found
     ]
     place = deciding_state(reports)
-    if place is None or found[place].reading is stated:
+    if place is None or (has_state and place == 0):
         return device
     state, reading = found[place]
     proven = Reading(value=state, reader=reading.reader, measured_at=reading.measured_at)

@@ -50,6 +50,13 @@ def test_error_line_before_rows_is_a_message() -> None:
     assert table.messages == (lost,)
 
 
+@pytest.mark.parametrize("end", [", ", ",", ", \r"])
+def test_last_value_can_be_empty(end: str) -> None:
+    table = parse_csv(f"index, uuid, serial\n0, GPU-1{end}\n1, GPU-2, 7\n".encode())
+    assert [row["serial"] for row in table.rows] == ["", "7"]
+    assert table.messages == ()
+
+
 def test_truncated_row_is_dropped() -> None:
     table = parse_csv(b"0, 55 MiB, GPU-1\n1, 55 M", COLUMNS)
     assert [row["index"] for row in table.rows] == ["0"]

@@ -200,6 +200,18 @@ async def test_gpus_that_failed_before_the_start_have_events(
     assert found == list(zip(kinds, [nvml.bus_id(gpu)[4:].lower() for gpu in (2, 5)], strict=False))
 
 
+async def test_device_that_supports_no_core_reading_has_no_state(fake: FakeNvml, start: Start) -> None:
+    """A Jetson Orin has a name and a UUID; NVML supports neither its temperature nor its power, clocks and memory."""
+    for call in ("HandleByIndex_v2", "PciInfo_v3", "UUID", "Name"):
+        fake.scenario.fault(f"{G}{call}", gpu=6, code=0)
+    fake.scenario.fault("*", gpu=6, code=3)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 6).values["gpu_state"] == Absent(Reason.NOT_REPORTED)
+    assert device(round_, 6).values["gpu_power_watts"] == Absent(Reason.NOT_SUPPORTED, f"{G}PowerUsage")
+    assert (round_.events, round_.errors) == ((), ())
+
+
 async def test_device_without_any_answer_is_unreadable(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)

@@ -180,8 +180,12 @@ def _is_name(name: str) -> bool:
 
 
 def _values_of(line: str, names: Sequence[str]) -> list[str]:
-    """Return the values of a line; surplus values are joined into the only column that can hold a comma."""
-    values = line.strip().split(SEPARATOR)
+    """Return the values of a line; surplus values are joined into the only column that can hold a comma.
+
+    The last value can be empty, such as the serial number of a chassis: the line then ends with the separator.
+    """
+    text = line.strip()
+    values = (f"{text} " if text.endswith(",") else text).split(SEPARATOR)
     surplus = len(values) - len(names)
     columns = [position for position, name in enumerate(names) if name in FREE_TEXTS] if surplus > 0 else ()
     if len(columns) != 1:

@@ -44,7 +44,7 @@ class _DeviceResult:
     """Result of one device in one round.
 
     Attributes:
-        state: of the catalogue's `gpu_state`.
+        state: of the catalogue's `gpu_state`; absent if no answer is evidence.
         call: the call that failed or hangs, or empty.
         measured_at: nanoseconds since 1970.
         error: error message, or empty.
@@ -54,7 +54,8 @@ class _DeviceResult:
     """
 
     def __init__(self, state: str, call: str, measured_at: int, error: str, why: Absent | None = None) -> None:
-        self.state, self.call, self.measured_at, self.error, self.why = state, call, measured_at, error, why
+        self.state: str | Absent = state
+        self.call, self.measured_at, self.error, self.why = call, measured_at, error, why
         self.values: dict[str, Value | Absent] = {}
         self.dims: tuple[DimValue, ...] = ()
         self.processes: tuple[Process, ...] | None = None
@@ -200,7 +201,8 @@ class NvmlReader:
             self._complete(result, view, lane, identity)
             if lane is Lane.SLOW:
                 result.values[DRIVER_EVENTS] = is_watched(self._watchdog.registration(index))
-            events += self._devices.change(view, result.state, result.measured_at, result.call)
+            if isinstance(result.state, str):
+                events += self._devices.change(view, result.state, result.measured_at, result.call)
             if result.error:
                 errors.append(f"{view.key}: {result.error}")
             errors += result.instance_errors
@@ -249,8 +251,9 @@ class NvmlReader:
             result.values, result.dims = map_device(record, lane, cache)
             if lane is Lane.FAST:
                 result.processes = self._lister.list_device(record)
-                shown = state_of(result.values, result.dims) if _has_value(record) else UNREADABLE
-                result.state = shown if isinstance(shown, str) else UNREADABLE
+                shown = state_of(result.values, result.dims)
+                is_read = _has_value(record) or isinstance(shown, Absent)
+                result.state = shown if is_read else UNREADABLE
                 result.error = "no call gave a value" if result.state == UNREADABLE else ""
         if result.why is not None:
             result.values, result.dims = absent_device(result.why, lane)
@@ -262,7 +265,7 @@ class NvmlReader:
                 result.instances, result.instance_errors = self._instances.map(view, record, lane)
                 if lane is Lane.FAST:
                     readings = [instance.readings for instance in result.instances]
-                    result.state = str(state_with_instances(result.state, readings))
+                    result.state = state_with_instances(result.state, readings)
         return result
 
     def _keep_failure(self, result: _DeviceResult, view: View) -> None:
