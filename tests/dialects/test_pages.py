@@ -15,6 +15,7 @@ from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.reading import SeriesReadings, read_series, unknown_labels
 from gpufleet.dialects.registry import DIALECTS, recognise
 from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.fleet.board import drop_board_defaults
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.reading import Provenance, Value
@@ -257,6 +258,24 @@ def test_memory_temperature_of_zero_is_not_supported(series: str) -> None:
     ((value,),) = [of_view.values() for of_view in values_by_view(found, "").values()]
     assert isinstance(value, Absent)
     assert value.reason is Reason.NOT_SUPPORTED
+
+
+def test_zeros_of_a_board_without_ecc_and_nvlink_are_none() -> None:
+    """dcgm-exporter 4 about an RTX 5090, driver 590. A count above zero proves ECC."""
+    labels = 'UUID="GPU-{}",modelName="NVIDIA {}",Hostname="n"'
+    families = ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_PROF_NVLINK_TX_BYTES")
+    boards = (("GeForce RTX 5090", 0), ("GeForce RTX 4090", 3), ("H200", 0))
+    page = "".join(
+        f"{family}{{{labels.format(number, name)}}} {count}\n"
+        for family in families
+        for number, (name, count) in enumerate(boards)
+    )
+    found = drop_board_defaults(of_text(page)[1].machines["n"])
+    values = {(one.view.key, name): value for one in found if one.view for name, value in one.values.items()}
+    ecc = [values[f"gpu/GPU-{number}", "gpu_ecc_corrected_errors_total"] for number in range(3)]
+    assert ecc == [Absent(Reason.NOT_REPORTED, "gpu_ecc_mode"), 3, 0]
+    nvlink = "gpu_nvlink_transmit_bytes_per_second"
+    assert [values[f"gpu/GPU-{number}", nvlink] for number in range(3)] == [Absent(Reason.NOT_SUPPORTED, nvlink), 3, 0]
 
 
 def test_gpu_shared_by_several_pods_is_counted_once() -> None:

@@ -248,7 +248,9 @@ def test_attached_display_counts_only_while_it_is_active() -> None:
         assert values == {"gpu_display_attached": value, "gpu_display_active": active}
 
 
-ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES = PART_OF_USE
+ENCODER_USE, JPEG_USE, FLOW_USE = list(PART_OF_USE)[:3]
+FAN_USES = {name for name in PART_OF_USE if name.startswith("gpu_fan_")}
+NVLINK_USES = PART_OF_USE.keys() - {ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES}
 
 
 @pytest.mark.parametrize(
@@ -256,10 +258,11 @@ ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES = PART_OF_USE
     [
         ("NVIDIA H200", {ENCODER_USE}, Reason.NOT_SUPPORTED),
         ("GRID A100-20C", {ENCODER_USE}, Reason.NOT_SUPPORTED),
-        ("Tesla T4", {JPEG_USE}, Reason.NOT_SUPPORTED),
-        ("NVIDIA L40S", set(), None),
-        ("NVIDIA T400", {JPEG_USE, FLOW_USE}, Reason.NOT_SUPPORTED),
-        ("NVIDIA A10G", {JPEG_USE, *FAN_USES}, Reason.NOT_SUPPORTED),
+        ("Tesla T4", {JPEG_USE, *NVLINK_USES}, Reason.NOT_SUPPORTED),
+        ("NVIDIA L40S", NVLINK_USES, Reason.NOT_SUPPORTED),
+        ("NVIDIA T400", {JPEG_USE, FLOW_USE, *NVLINK_USES}, Reason.NOT_SUPPORTED),
+        ("NVIDIA A10G", {JPEG_USE, *FAN_USES, *NVLINK_USES}, Reason.NOT_SUPPORTED),
+        ("NVIDIA GB300", {ENCODER_USE}, Reason.NOT_SUPPORTED),
         (None, set(PART_OF_USE), Reason.NOT_REPORTED),
         (Absent(Reason.TIMEOUT), set(PART_OF_USE), Reason.TIMEOUT),
     ],

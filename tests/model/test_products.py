@@ -2,7 +2,16 @@
 
 import pytest
 
-from gpufleet.model.products import ENCODER, FAN, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_parts, supports_mig
+from gpufleet.model.products import (
+    ENCODER,
+    FAN,
+    JPEG,
+    NVLINK,
+    OPTICAL_FLOW,
+    is_vgpu_type,
+    lacking_parts,
+    supports_mig,
+)
 
 PRODUCTS = {
     "TU117": """NVIDIA GeForce GTX 1650; NVIDIA GeForce GTX 1630; NVIDIA GeForce GTX 1650 with Max-Q Design;
@@ -49,7 +58,21 @@ LACKING = {
 def test_product_name_shows_which_parts_are_missing(chip: str) -> None:
     names = [" ".join(name.split()) for name in PRODUCTS[chip].split(";")]
     assert len(names) > 5
-    assert {name: lacking_parts(name) for name in names} == dict.fromkeys(names, LACKING[chip])
+    found = {name: tuple(part for part in lacking_parts(name) if part != NVLINK) for name in names}
+    assert found == dict.fromkeys(names, LACKING[chip])
+
+
+def test_products_without_nvlink() -> None:
+    without = """NVIDIA GeForce GTX 1650; NVIDIA GeForce RTX 2060; NVIDIA GeForce RTX 3080 Ti; NVIDIA GeForce RTX 5090;
+        NVIDIA GeForce RTX 4090 D; NVIDIA T1000; Tesla T4; NVIDIA A2; NVIDIA A10G; NVIDIA A16; NVIDIA RTX A4000;
+        NVIDIA L4; NVIDIA L40S; NVIDIA L40S-48Q; NVIDIA RTX 6000 Ada Generation; NVIDIA GB10; Tesla V100-PCIE-16GB;
+        NVIDIA RTX PRO 6000 Blackwell Server Edition"""
+    possible = """NVIDIA GeForce RTX 2080 Ti; NVIDIA GeForce RTX 3090; NVIDIA TITAN RTX; Quadro RTX 5000; NVIDIA A30;
+        Quadro RTX 8000; NVIDIA RTX A4500; NVIDIA RTX A6000; NVIDIA A40; NVIDIA A100-SXM4-40GB; NVIDIA A100 80GB PCIe;
+        NVIDIA H100 PCIe; NVIDIA H100 NVL; NVIDIA H200; NVIDIA GH200 480GB; NVIDIA B200; NVIDIA GB200; NVIDIA GB300;
+        Tesla V100-SXM2-16GB; Tesla P100-SXM2-16GB; NVIDIA Graphics Device"""
+    names = [" ".join(name.split()) for name in f"{without};{possible}".split(";")]
+    assert [name for name in names if NVLINK in lacking_parts(name)] == names[: without.count(";") + 1]
 
 
 def test_vgpu_types_are_no_board_names() -> None:

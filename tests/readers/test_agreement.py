@@ -431,3 +431,12 @@ async def test_fan_speed_of_zero_needs_a_fan(tmp_path: Path, product: str, found
         "nvidia_smi": readings(rows_as_records([row]), metrics_of_columns(row)),
     }
     assert {name: reason(one[FAN]) or one[FAN] for name, one in of_reader.items()} == dict.fromkeys(of_reader, found)
+
+
+@pytest.mark.parametrize(("product", "found"), [("NVIDIA L40S", Reason.NOT_SUPPORTED), ("NVIDIA H200", 0)])
+async def test_nvlink_traffic_of_zero_needs_nvlink(tmp_path: Path, product: str, found: object) -> None:
+    engine = EngineState.healthy(1)
+    engine.gpus[0].values |= {50: product, 1011: 0, 1012: 0}
+    by_engine = await by_dcgm(tmp_path, engine)
+    for metric in ("gpu_nvlink_transmit_bytes_per_second", "gpu_nvlink_receive_bytes_per_second"):
+        assert (reason(by_engine[metric, ()]) or by_engine[metric, ()]) == found

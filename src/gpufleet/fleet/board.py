@@ -10,7 +10,7 @@ import msgspec
 from gpufleet.fleet.ecc import ECC_COUNTS, drop_counts_without_ecc
 from gpufleet.model.absence import Absent, Reason, as_unsupported, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.products import ENCODER, FAN, JPEG, OPTICAL_FLOW, is_vgpu_type, lacking_parts
+from gpufleet.model.products import ENCODER, FAN, JPEG, NVLINK, OPTICAL_FLOW, is_vgpu_type, lacking_parts
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -21,7 +21,7 @@ RACK_DEFAULTS = {"gpu_chassis_slot": "0", "gpu_tray_index": "0", "gpu_host_id": 
 
 RACK_PLACE = tuple(RACK_DEFAULTS)
 
-ECC, NVLINK = "ecc", "nvlink"
+ECC = "ecc"
 
 METRICS_OF_PART: Mapping[str, frozenset[str]] = {
     ECC: ECC_COUNTS,
@@ -35,6 +35,8 @@ PART_OF_USE = {
     "gpu_ofa_utilization_ratio": OPTICAL_FLOW,
     "gpu_fan_speed_ratio": FAN,
     "gpu_fan_speed_rpm": FAN,
+    "gpu_nvlink_transmit_bytes_per_second": NVLINK,
+    "gpu_nvlink_receive_bytes_per_second": NVLINK,
 }
 """Metric of the use of a part to the part, as in `model.products`."""
 

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason, as_unsupported
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.products import may_lack_ecc
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -57,6 +58,13 @@ def proven_ecc_mode(mode: EccMode, counts: Iterable[tuple[str, Value | Absent]])
     return _ECC_ON if any(_is_error_count(metric, value) for metric, value in counts) else mode
 
 
+def missing_ecc_mode(samples: Iterable[Sample]) -> EccMode:
+    """Return the ECC mode of a board whose source has no modes: absent if the product may lack ECC, otherwise None."""
+    names = [sample.values.get("gpu_name") for sample in samples]
+    is_unproven = any(isinstance(name, str) and may_lack_ecc(name) for name in names)
+    return Absent(Reason.NOT_REPORTED, ECC_MODE) if is_unproven else None
+
+
 def is_ecc_off(mode: EccMode) -> bool:
     """Return whether a reading of `gpu_ecc_mode` proves that ECC is disabled or does not exist."""
     return mode == _ECC_OFF or (isinstance(mode, Absent) and mode.reason is Reason.NOT_SUPPORTED)
@@ -82,7 +90,6 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
         lists_modes: whether the source omits the mode only where the board has no ECC. Counts of zero without a mode
             are then dropped as well; a count above zero proves that the board has ECC.
     """
-    missing = NO_ECC if lists_modes else None
     boards: dict[str, list[Sample]] = {}
     for sample in samples:
         if (board := board_of(sample)) is not None:
@@ -90,6 +97,7 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
     modes: dict[str | None, EccMode] = {}
     for board, own in boards.items():
         if any(map(has_ecc_counts, own)):
+            missing = NO_ECC if lists_modes else missing_ecc_mode(own)
             mode = next((one.values[ECC_MODE] for one in reversed(own) if ECC_MODE in one.values), missing)
             modes[board] = board_ecc_mode(mode, own)
     return [with_ecc_mode(sample, modes.get(board_of(sample))) for sample in samples]

@@ -8,12 +8,15 @@ Super and GTX 1650.
 
 Boards without a fan mostly have no fan speed. nvidia-smi of drivers 515 to 580 prints 0 % at any load for the
 data-center boards with GA102 and GA107.
+
+DCGM reports NVLink traffic of 0 for boards without NVLink (seen on L40S with dcgm-exporter 3, on RTX 5090 with 4), and
+ECC counts of 0 for a GeForce board without ECC (RTX 5090, driver 590).
 """
 
 import functools
 import re
 
-ENCODER, JPEG, OPTICAL_FLOW, FAN = "encoder", "jpeg", "optical flow", "fan"
+ENCODER, JPEG, OPTICAL_FLOW, FAN, NVLINK = "encoder", "jpeg", "optical flow", "fan", "nvlink"
 
 _DATA_CENTRE = r"\b(?:A(?:30|100|X?800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b|\bPG50[69]-2\d\d\b"
 """GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
@@ -30,11 +33,18 @@ _GA10X = (
     r"\bCMP [79]0HX\b"
 )
 
+_NO_NVLINK = (
+    r"\bGeForce (?:GTX|GT|MX|RTX (?:20[56]0|30[5-8]0|40\d0|50\d0))|\bT(?:4G?|10|40)\b|\bA(?:2|10[GM]?|16)\b|"
+    r"\bRTX A(?:400|500|1000|2000|3000|4000)H?\b|\bL(?:2|4|20|40[GS]?)\b|\bAda\b|\bRTX (?:PRO\b|6000D)|\bGB10\b|"
+    r"\b[VP]100S?-PCIE\b"
+)
+
 PRODUCTS_WITHOUT = {
     ENCODER: re.compile(rf"{_DATA_CENTRE}|\bCMP 170HX\b"),
     JPEG: re.compile(f"{_TU117}|{_TURING}|{_GA10X}"),
     OPTICAL_FLOW: re.compile(_TU117),
     FAN: re.compile(_PASSIVE_GA10X),
+    NVLINK: re.compile(f"{_TU117}|{_NO_NVLINK}"),
 }
 """Part to the pattern, found in the names of products that lack it. RE2 has the same syntax."""
 
@@ -56,6 +66,14 @@ _MIG = re.compile(rf"{_DATA_CENTRE}|\bRTX PRO (?:4500|5000|6000) (?:72GB )?Black
 def supports_mig(product: str) -> bool:
     """Return whether the chip of a product is known to support MIG."""
     return _MIG.search(product) is not None
+
+
+_GEFORCE = re.compile(r"\bGeForce\b")
+
+
+def may_lack_ecc(product: str) -> bool:
+    """Return whether a product may lack ECC and yet count 0 errors. Some GeForce boards have ECC (RTX 4090)."""
+    return _GEFORCE.search(product) is not None
 
 
 _VGPU_TYPE = re.compile(r"-\d{1,3}[ABCQ](?:ME)?\Z")

@@ -13,7 +13,16 @@ import msgspec
 from gpufleet.dialects.registry import lists_ecc_modes
 from gpufleet.dialects.sample_builder import SERIES_ENDED, merge_readings
 from gpufleet.fleet.board import DECIDING, RACK_PLACE, deciding_readings, may_have_defaults, without_defaults
-from gpufleet.fleet.ecc import ECC_MODE, NO_ECC, EccMode, board_ecc_mode, board_of, has_ecc_counts, with_ecc_mode
+from gpufleet.fleet.ecc import (
+    ECC_MODE,
+    NO_ECC,
+    EccMode,
+    board_ecc_mode,
+    board_of,
+    has_ecc_counts,
+    missing_ecc_mode,
+    with_ecc_mode,
+)
 from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
@@ -130,6 +139,7 @@ class RowCache:
                 deciding.setdefault(_device_of(machine, part), {}).update(_deciding(part))
         known: dict[Device, dict[str, Value | Absent]] = {}
         effective: dict[tuple[str, str], EccMode] = {}
+        of_boards = _by_board(parts) if any(map(has_ecc_counts, parts)) else {}
         for part in parts:
             board = board_of(part)
             if may_have_defaults(part):
@@ -143,7 +153,7 @@ class RowCache:
             place = board, part.reader
             if place not in effective:
                 mode = modes.get(place) or self._newest_ecc_mode(machine, *place)
-                effective[place] = self._effective_ecc_mode(machine, board, part.reader, mode, parts)
+                effective[place] = self._effective_ecc_mode(machine, board, part.reader, mode, of_boards[place])
             yield with_ecc_mode(part, effective[place])
 
     def _newest_deciding(self, device: Device) -> dict[str, Value | Absent]:
@@ -157,15 +167,14 @@ class RowCache:
     def _effective_ecc_mode(
         self, machine: Machine, board: str, reader: str, mode: EccMode, parts: Sequence[Sample]
     ) -> EccMode:
-        """Return the ECC mode in which the counts of a board count, by these parts and the board's rows."""
-        if mode is None and lists_ecc_modes(reader):
-            mode = NO_ECC
-        if not isinstance(mode, Absent):
+        """Return the ECC mode in which the counts of a board count, by its parts and its rows."""
+        if mode is not None and not isinstance(mode, Absent):
             return mode
-        own = [part for part in parts if part.reader == reader and board_of(part) == board]
         subjects = [(machine, board, reader, lane) for lane in Lane]
-        earlier = [row for subject in subjects for row in self._kept.get(subject, {}).values()]
-        return board_ecc_mode(mode, [*own, *earlier])
+        own = [*parts, *[row for subject in subjects for row in self._kept.get(subject, {}).values()]]
+        if mode is None:
+            mode = NO_ECC if lists_ecc_modes(reader) else missing_ecc_mode(own)
+        return board_ecc_mode(mode, own)
 
     def _newest_ecc_mode(self, machine: Machine, board: str, reader: str) -> EccMode:
         rows = self._kept.get((machine, board, reader, CATALOGUE[ECC_MODE].lane))
@@ -306,6 +315,15 @@ def _join(before: Sample, part: Sample) -> Sample:
         values=dict(values),
         dims=tuple(DimValue(metric, labels, value) for (metric, labels), value in dims.items()),
     )
+
+
+def _by_board(parts: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
+    """Return the parts by board and reader; those of the machine itself are left out."""
+    found: dict[tuple[str, str], list[Sample]] = {}
+    for part in parts:
+        if (board := board_of(part)) is not None:
+            found.setdefault((board, part.reader), []).append(part)
+    return found
 
 
 def _metric_of(name: object) -> str:

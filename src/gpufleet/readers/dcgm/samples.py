@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gpufleet.codecs.dcgm_wire.codes import REASONS, STALE_DATA, blank_of
 from gpufleet.codecs.dcgm_wire.commands import LATEST_FORMS
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
+from gpufleet.fleet.board import drop_unproven_uses, unproven_uses
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
@@ -25,6 +26,7 @@ from gpufleet.readers.dcgm.mapping.device import (
     absent_device,
     ecc_mode,
     map_device,
+    product_name,
 )
 from gpufleet.readers.dcgm.mapping.device import NAME as PROFILE
 from gpufleet.readers.dcgm.mapping.mig import map_mig, map_mig_size
@@ -173,7 +175,10 @@ def _activity(
     why = lost or readings.profiling_absence
     if why is not None:
         return activity.absent_activity(activity.ROWS, why)
-    return activity.map_activity(activity.ROWS, readings.watched.get(gpu, _NOTHING), readings.refused, modes)
+    found = activity.map_activity(activity.ROWS, readings.watched.get(gpu, _NOTHING), readings.refused, modes)
+    product = product_name(readings.live.get(gpu, _NOTHING), modes, readings.session.unknown)
+    drop_unproven_uses(found, unproven_uses(product))
+    return found
 
 
 def mig_samples(

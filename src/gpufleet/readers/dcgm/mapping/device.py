@@ -178,13 +178,20 @@ def map_device(
     if modes.mig:
         rows = {row: in_mig_mode(row.metric, value) for row, value in rows.items()}
     readings = _readings(lane, rows)
-    product = read_row(_NAME_ROW, values, modes, unknown)
+    product = product_name(values, modes, unknown)
     unproven = unproven_uses(product)
     drop_unproven_uses(readings.values, unproven)
     if modes.guest or is_vgpu_guest(product, None):
         drop_mig_mode_of_guest(readings.values)
     _drop_unproven_mig_mode(readings.values, product)
     return readings._replace(dims=without_unproven_uses(readings.dims, unproven))
+
+
+def product_name(
+    values: Mapping[int, FieldValue], modes: EngineGpuModes, unknown: frozenset[int] = frozenset()
+) -> Value | Absent:
+    """Return the product name of a GPU, which is requested in every pass."""
+    return read_row(_NAME_ROW, values, modes, unknown)
 
 
 def _drop_unproven_mig_mode(values: dict[str, Value | Absent], product: Value | Absent) -> None:
