@@ -278,7 +278,8 @@ class HistoryStore(Protocol):
     def texts_of_views(self, cluster: str, metric: str, text: str) -> tuple[StoredText, ...]:
         """Return every text of an info metric of the views that ever had this text, in order of time.
 
-        A text is returned with each time at which the texts of its sample changed.
+        A text is returned with each time at which the texts of its sample changed, or may have changed: a report is
+        missing before it, or it arrived late.
         """
         ...
 

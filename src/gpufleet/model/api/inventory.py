@@ -122,8 +122,8 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
         first: when the view was first reported there; nanoseconds since 1970, by the machine's clock.
         newest: when it was first reported there again after it was elsewhere in the machine; same clock.
         last_seen: nanoseconds since 1970 by the hub's clock when the machine last reported the view; 0 if not kept.
-        begun: when the view was first reported there, or again after it was elsewhere or not reported for
-            `RETURN_GAP_NS`, or with other texts; ascending, same clock.
+        begun: when the view was first reported there, or again after it was elsewhere, after a time in which a report
+            is missing, or with other texts; ascending, same clock.
     """
 
     cluster: str

@@ -214,3 +214,25 @@ def test_pools_count_present_gpus(store: ClickHouseStore, cluster: str) -> None:
     assert set(store.pools(cluster)) == {pool("96.00", 3, 2), pool("96.01", 1, 1), pool(None, 1, 1)}
     assert store.pools("unknown") == ()
     assert set(store.pools(cluster)) <= set(store.pools())
+
+
+def test_machines_of_a_vgpu_in_one_write_stay_in_order(store: ClickHouseStore, cluster: str) -> None:
+    """The second machine reports no utilisation: batches with other metrics are converted apart."""
+    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="1", instance="7", parent=gpu("GPU-1").key)
+
+    def batch(second: int, machine: str) -> AcceptedBatch:
+        values: dict[str, Value | Absent] = {"vgpu_vm_id": machine, "vgpu_vm_id_kind": "uuid"}
+        if machine == "first":
+            values["gpu_utilization_ratio"] = 0.5
+        at = T0 + second * NANOS
+        sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values=values)
+        return accept(cluster, "m", [sample], received_at=at + 1, reported_at=at, seq=second + 1)
+
+    live = [batch(second, "first") for second in range(0, 600, 10)]
+    queued = [batch(second, "second" if 900 <= second < 1500 else "first") for second in range(600, 1800, 10)]
+    store.write(live, f"{cluster}-live")
+    store.write(queued, f"{cluster}-queued")
+    store.write([batch(1800, "first")], f"{cluster}-after")
+    texts = store.texts_of_views(cluster, "vgpu_vm_id", "first")
+    holders = {at: max((one.at, one.text) for one in texts if one.at <= T0 + at * NANOS)[1] for at in (890, 900, 1800)}
+    assert holders == {890: "first", 900: "second", 1800: "first"}

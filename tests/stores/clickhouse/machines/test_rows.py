@@ -58,13 +58,14 @@ def test_late_view_is_skipped_and_hides_no_change() -> None:
     assert written(known, (FIRST, [0, 1], 20)) == [["GPU-0", 0], ["GPU-1", 1]]
 
 
-def test_late_inventory_hides_no_change() -> None:
+def test_late_inventory_is_skipped_and_hides_no_change() -> None:
     known = WriteCache()
     present, absent = (
         [PciFunction(address="0000:01:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200)],
         list[PciFunction](),
     )
-    for at, functions, is_written in ((10, present, True), (5, absent, True), (6, present, False), (20, absent, True)):
+    reports = ((0, present, True), (10, present, False), (5, absent, False), (20, absent, True), (30, present, True))
+    for at, functions, is_written in reports:
         parts = PartRows(known)
         batch = msgspec.structs.replace(batch_of({}), parts=[MachinePart(machine=0, inventory=functions)])
         parts.add(AcceptedBatch(received_at=NOW, reported_at=at, machine_ids=("m",), batch=batch))

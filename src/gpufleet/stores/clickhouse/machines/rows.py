@@ -150,8 +150,9 @@ class PartRows:
         subject = (batch.cluster, machine)
         number, at = inventory_set_id(functions), accepted.reported_at
         newest, newest_at = self._known.inventory.get(subject, (None, at))
-        if at >= newest_at:
-            self._known.inventory[subject] = (number, at)
+        if at < newest_at:
+            return  # the newest list has no row of that time if it is equal to the list before it
+        self._known.inventory[subject] = (number, at)
         if number == newest:
             return
         self.tables["inventory"].add(

@@ -5,12 +5,14 @@ Also the caches of known sets, for writes and for reads.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import RETURN_GAP_NS
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
@@ -23,10 +25,11 @@ EMPTY_SET = 0
 Subject = tuple[str, ...]
 """Key of a cache entry: cluster, machine, and view, reader or lane as needed."""
 
-_SECOND_BITS = 40
-_SECONDS = (1 << _SECOND_BITS) - 1
+_SECOND, _STEP = (1 << 40) - 1, (1 << 20) - 1
 
 _GAP = RETURN_GAP_NS // NANOS
+
+_LANE_SECONDS = {lane.value: seconds for lane, seconds in LANE_SECONDS.items()}
 
 _KNOWN_LIMIT = 3_000_000
 """Maximum entries per cache: a million GPUs with three readers each. An entry takes about 300 bytes."""
@@ -81,13 +84,35 @@ class SetCache(Generic[Content]):
         self._contents.update(contents)
 
 
-def _pack(number: int, first: int, last: int) -> int:
-    """Return a run of texts as one number: their id, and the seconds of their first and last report."""
-    return (number << _SECOND_BITS | first) << _SECOND_BITS | last
+class _TextRun(NamedTuple):
+    """Reports of equal texts by one subject, so close to each other that none is missing in between.
+
+    Attributes:
+        texts: their id; 0 if the next report starts a run in any case.
+        steps: seconds between the newest three reports of the subject, the newest first; 0 if there are fewer. Only of
+            the newest run.
+        first, last: seconds of the first and the last report.
+    """
+
+    texts: int
+    steps: tuple[int, int]
+    first: int
+    last: int
+
+    def longest_step(self, lane: str) -> float:
+        """Return the longest time between two reports of the subject without a missing one."""
+        usual = max(min(self.steps), _LANE_SECONDS.get(lane, 0.0))
+        return min(MISSED_PASSES * usual, _GAP)
 
 
-def _unpack(run: int) -> tuple[int, int, int]:
-    return run >> 2 * _SECOND_BITS, run >> _SECOND_BITS & _SECONDS, run & _SECONDS
+def _pack(texts: int, steps: tuple[int, int], first: int, last: int) -> int:
+    """Return a run as one number, which takes less memory; fields as in `_TextRun`."""
+    step, before = min(steps[0], _STEP), min(steps[1], _STEP)
+    return (((texts << 20 | step) << 20 | before) << 40 | first) << 40 | last
+
+
+def _unpack(run: int) -> _TextRun:
+    return _TextRun(run >> 120, (run >> 100 & _STEP, run >> 80 & _STEP), run >> 40 & _SECOND, run & _SECOND)
 
 
 class WriteCache:
@@ -97,8 +122,7 @@ class WriteCache:
 
     Attributes:
         absence_sets: ids in the table `absence_sets`.
-        info: (cluster, machine, view, reader, lane) to the newest run of texts: reports of equal texts without a pause.
-            The row of its first report is written.
+        info: (cluster, machine, view, reader, lane) to the newest run of texts. The row of its first report is written.
         late_info: the same for the run that a backlog is part of, which is before the newest run.
         views: (cluster, machine, view, reader) to this process's hash of the last description, and its report time.
         view_lists: (cluster, machine) to a repeatedly sent list of views, and this process's hash of the reported
@@ -115,45 +139,48 @@ class WriteCache:
         self.inventory: dict[Subject, tuple[int, int]] = {}
 
     def is_new_info(self, subject: Subject, number: int, at: int) -> bool:
-        """Return whether texts are to be written: if no run has them at that time, or they are its new first report.
+        """Return whether texts are to be written: the newest row up to any report has to have the texts of that report.
 
-        Reports can arrive in any order. The first report of texts is always written. A change to other texts and back
-        within a run that is already known may have no row of its own.
+        Reports can arrive in any order. A report is not written if it is in a run that is known. Late reports of the
+        static lane are rare, and all are written: a GPU that left and returned has no missing report in between.
 
         Args:
             subject: of the texts.
             number: id of the texts.
             at: time of measurement, nanoseconds since 1970.
         """
-        second = min(at // NANOS, _SECONDS)
-        newest = self.info.get(subject, 0)
-        texts, first, last = _unpack(newest)
-        if second > last:
-            if texts == number and second - last <= _GAP:
-                self.info[subject] = _pack(number, first, second)
-                return False
-            if newest:
-                self.late_info[subject] = newest
-            self.info[subject] = _pack(number, second, second)
+        second = at // NANOS
+        newest = _unpack(self.info.get(subject, 0))
+        longest = newest.longest_step(subject[-1])
+        if second > newest.last:
+            steps = (second - newest.last, newest.steps[0]) if newest.last else (0, 0)
+            continues = newest.texts == number and steps[0] <= longest
+            if newest.texts and not continues:
+                self.late_info[subject] = _pack(*newest)
+            first = newest.first if continues else second
+            self.info[subject] = _pack(number, steps, first, second)
+            return not continues
+        if second >= newest.first:
+            if newest.texts != number:
+                self.info[subject] = _pack(0, newest.steps, newest.last, newest.last)
+            return newest.texts != number
+        if subject[-1] == Lane.STATIC:
             return True
-        if second >= first:
-            return texts != number
-        late_texts, late_first, late_last = _unpack(self.late_info.get(subject, 0))
-        if late_texts == number and late_first <= second <= late_last + _GAP:
-            self.late_info[subject] = _pack(number, late_first, max(second, late_last))
+        late = _unpack(self.late_info.get(subject, 0))
+        if late.texts == number and late.first <= second <= late.last + longest:
+            self.late_info[subject] = _pack(number, (0, 0), late.first, max(second, late.last))
             return False
-        if texts == number and late_last < second and first - second <= _GAP:
-            self.info[subject] = _pack(number, second, last)
-        elif late_texts == number and second < late_first <= second + _GAP:
-            self.late_info[subject] = _pack(number, second, late_last)
+        if newest.texts == number and late.last < second and newest.first - second <= longest:
+            self.info[subject] = _pack(number, newest.steps, second, newest.last)
+        elif late.texts == number and second < late.first <= second + longest:
+            self.late_info[subject] = _pack(number, (0, 0), second, late.last)
         else:
-            self.late_info[subject] = _pack(number, second, second)
+            self.late_info[subject] = _pack(number, (0, 0), second, second)
         return True
 
     def add_info(self, subject: Subject, number: int, at: int) -> None:
         """Record texts that the store has, and the time of their newest report in nanoseconds since 1970."""
-        second = min(at // NANOS, _SECONDS)
-        self.info[subject] = _pack(number, second, second)
+        self.info[subject] = _pack(number, (0, 0), at // NANOS, at // NANOS)
 
     def trim(self) -> None:
         """Clear the caches that exceed the limit."""

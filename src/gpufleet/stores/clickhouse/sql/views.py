@@ -185,7 +185,7 @@ VIEWS = (
     ),
     SqlView(
         name="fleet_text_history",
-        help="Every text ever reported, with its times. A backlog that arrives newest first has a row for each report.",
+        help="Every text ever reported, with its times. It is repeated after missing reports, and for late ones.",
         columns=table_columns(f"{_SUBJECT} reader lane metric text since received_at"),
         source="info FINAL",
     ),
