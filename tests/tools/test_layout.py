@@ -113,7 +113,7 @@ THROUGH_THE_PACKAGE = {
     "stores/clickhouse/machines": ("status summaries", "tests/stores/clickhouse/machines"),
     "stores/clickhouse/rollup": ("durations hours job output rows tables", "tests/stores/clickhouse/rollup"),
     "stores/clickhouse/samples": ("cluster_samples keys newest_rows pages", "tests/stores/clickhouse/samples"),
-    "stores/clickhouse/schema": ("arrow columns sets tables", "tests/stores/clickhouse/schema"),
+    "stores/clickhouse/schema": ("arrow columns tables", "tests/stores/clickhouse/schema"),
     "stores/clickhouse/sql": ("definition queries views windows", "tests/stores/clickhouse/sql"),
     "top": ("columns history host lines observation", "tests/top"),
     "web/hub": (

@@ -12,7 +12,6 @@ import msgspec
 from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import RETURN_GAP_NS
-from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
@@ -26,6 +25,8 @@ Subject = tuple[str, ...]
 """Key of a cache entry: cluster, machine, and view, reader or lane as needed."""
 
 _SECOND, _STEP = (1 << 40) - 1, (1 << 20) - 1
+
+_PAUSE, _PAUSES = 2, 8
 
 _GAP = RETURN_GAP_NS // NANOS
 
@@ -89,30 +90,40 @@ class _TextRun(NamedTuple):
 
     Attributes:
         texts: their id; 0 if the next report starts a run in any case.
-        steps: seconds between the newest three reports of the subject, the newest first; 0 if there are fewer. Only of
-            the newest run.
+        usual: usual seconds between two reports of the subject; 0 if unknown. Only of the newest run.
+        pauses: counts up with each longer step, and down with each usual one. Only of the newest run.
         first, last: seconds of the first and the last report.
     """
 
     texts: int
-    steps: tuple[int, int]
+    usual: int
+    pauses: int
     first: int
     last: int
 
     def longest_step(self, lane: str) -> float:
         """Return the longest time between two reports of the subject without a missing one."""
-        usual = max(min(self.steps), _LANE_SECONDS.get(lane, 0.0))
-        return min(MISSED_PASSES * usual, _GAP)
+        return min(MISSED_PASSES * max(self.usual, _LANE_SECONDS.get(lane, 0.0)), _GAP)
+
+    def pace(self, step: int, longest: float) -> tuple[int, int]:
+        """Return `usual` and `pauses` after a step in seconds.
+
+        A pause does not change the usual step, because texts can change in it. Steps that are too long again and again
+        are no pauses: the subject reports less often than its lane.
+        """
+        if step <= longest:
+            return (7 * self.usual + step) // 8 if self.usual else step, max(0, self.pauses - 1)
+        pauses = self.pauses + _PAUSE
+        return (self.usual, pauses) if pauses < _PAUSES else (min(step, _STEP), 0)
 
 
-def _pack(texts: int, steps: tuple[int, int], first: int, last: int) -> int:
+def _pack(texts: int, usual: int, pauses: int, first: int, last: int) -> int:
     """Return a run as one number, which takes less memory; fields as in `_TextRun`."""
-    step, before = min(steps[0], _STEP), min(steps[1], _STEP)
-    return (((texts << 20 | step) << 20 | before) << 40 | first) << 40 | last
+    return (((texts << 20 | usual) << 20 | pauses) << 40 | first) << 40 | last
 
 
 def _unpack(run: int) -> _TextRun:
-    return _TextRun(run >> 120, (run >> 100 & _STEP, run >> 80 & _STEP), run >> 40 & _SECOND, run & _SECOND)
+    return _TextRun(run >> 120, run >> 100 & _STEP, run >> 80 & _STEP, run >> 40 & _SECOND, run & _SECOND)
 
 
 class WriteCache:
@@ -141,8 +152,7 @@ class WriteCache:
     def is_new_info(self, subject: Subject, number: int, at: int) -> bool:
         """Return whether texts are to be written: the newest row up to any report has to have the texts of that report.
 
-        Reports can arrive in any order. A report is not written if it is in a run that is known. Late reports of the
-        static lane are rare, and all are written: a GPU that left and returned has no missing report in between.
+        Reports can arrive in any order. A report is not written if it is in a run that is known.
 
         Args:
             subject: of the texts.
@@ -153,34 +163,33 @@ class WriteCache:
         newest = _unpack(self.info.get(subject, 0))
         longest = newest.longest_step(subject[-1])
         if second > newest.last:
-            steps = (second - newest.last, newest.steps[0]) if newest.last else (0, 0)
-            continues = newest.texts == number and steps[0] <= longest
+            step = second - newest.last
+            usual, pauses = newest.pace(step, longest) if newest.last else (0, 0)
+            continues = newest.texts == number and step <= longest
             if newest.texts and not continues:
                 self.late_info[subject] = _pack(*newest)
             first = newest.first if continues else second
-            self.info[subject] = _pack(number, steps, first, second)
+            self.info[subject] = _pack(number, usual, pauses, first, second)
             return not continues
         if second >= newest.first:
             if newest.texts != number:
-                self.info[subject] = _pack(0, newest.steps, newest.last, newest.last)
+                self.info[subject] = _pack(0, newest.usual, newest.pauses, newest.last, newest.last)
             return newest.texts != number
-        if subject[-1] == Lane.STATIC:
-            return True
         late = _unpack(self.late_info.get(subject, 0))
         if late.texts == number and late.first <= second <= late.last + longest:
-            self.late_info[subject] = _pack(number, (0, 0), late.first, max(second, late.last))
+            self.late_info[subject] = _pack(number, 0, 0, late.first, max(second, late.last))
             return False
         if newest.texts == number and late.last < second and newest.first - second <= longest:
-            self.info[subject] = _pack(number, newest.steps, second, newest.last)
+            self.info[subject] = _pack(number, newest.usual, newest.pauses, second, newest.last)
         elif late.texts == number and second < late.first <= second + longest:
-            self.late_info[subject] = _pack(number, (0, 0), second, late.last)
+            self.late_info[subject] = _pack(number, 0, 0, second, late.last)
         else:
-            self.late_info[subject] = _pack(number, (0, 0), second, second)
+            self.late_info[subject] = _pack(number, 0, 0, second, second)
         return True
 
     def add_info(self, subject: Subject, number: int, at: int) -> None:
         """Record texts that the store has, and the time of their newest report in nanoseconds since 1970."""
-        self.info[subject] = _pack(number, (0, 0), at // NANOS, at // NANOS)
+        self.info[subject] = _pack(number, 0, 0, at // NANOS, at // NANOS)
 
     def trim(self) -> None:
         """Clear the caches that exceed the limit."""
