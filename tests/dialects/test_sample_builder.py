@@ -29,6 +29,16 @@ def test_lost_reading_overrules_the_state_of_the_page() -> None:
     assert state(("gpu_serial", LOST), ("gpu_state", "ok"), ("gpu_power_watts", 1.0)) == "lost"
 
 
+@pytest.mark.parametrize(("at", "expected"), [(9, "ok"), (10, "lost"), (11, "lost")])
+def test_loss_read_before_the_state_of_the_page_is_over(at: int, expected: str) -> None:
+    builder = SampleBuilder()
+    builder.add(GPU, "gpu_serial", LOST, at)
+    builder.add(GPU, "gpu_power_watts", Absent(Reason.DRIVER_ERROR), 8)
+    builder.add(GPU, "gpu_state", "ok", 10)
+    found = [sample.values["gpu_state"] for sample in builder.samples("x") if "gpu_state" in sample.values]
+    assert found == [expected]
+
+
 def test_worse_state_of_the_page_is_kept() -> None:
     assert state(("gpu_state", "lost"), ("gpu_power_watts", Absent(Reason.DRIVER_ERROR))) == "lost"
 

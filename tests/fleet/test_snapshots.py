@@ -66,6 +66,8 @@ LOSS = absent(Reason.GPU_LOST)
         ({"gpu_sm_activity_ratio": absent(Reason.GPU_LOST, "dcgm", 30)}, ("lost", "dcgm")),
         ({"gpu_sm_activity_ratio": absent(Reason.GPU_LOST, "dcgm", 31)}, ("ok", "nvml")),
         ({"gpu_state": value("lost")}, ("lost", "nvml")),
+        ({"gpu_serial": absent(Reason.GPU_LOST, age=20)}, ("ok", "nvml")),
+        ({"gpu_state": value("ok", age=30), "gpu_serial": absent(Reason.GPU_LOST, age=20)}, ("lost", "nvml")),
     ],
 )
 def test_state_is_the_worst_that_readings_prove(readings: dict[str, Reading], state: tuple[str, str]) -> None:
@@ -90,6 +92,13 @@ def test_second_reader_without_core_readings_is_no_evidence() -> None:
 @pytest.mark.parametrize("reason", [Reason.STALE, Reason.NOT_SUPPORTED])
 def test_missing_core_reading_is_no_evidence_of_an_unreadable_gpu(reason: Reason) -> None:
     assert judged(gpu(gpu_state=value("ok"), gpu_power_watts=absent(reason)))["gpu_state"].value == "ok"
+
+
+def test_count_without_a_known_ecc_mode_is_no_evidence() -> None:
+    readings = {"gpu_ecc_mode": absent(Reason.GPU_LOST, age=20), "gpu_ecc_corrected_errors_total": value(0)}
+    found = judged(gpu(**OK, **readings))
+    assert found["gpu_state"].value == "ok"
+    assert found["gpu_ecc_corrected_errors_total"].absent is Reason.GPU_LOST
 
 
 def test_loss_without_a_state_is_a_state() -> None:

@@ -1,6 +1,7 @@
 """Builder of samples from single values. Pure."""
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -31,7 +32,7 @@ class SampleBuilder:
         self._views: dict[str, View] = {}
         self._rows: dict[tuple[str, Lane, int], _Row] = {}
         self._texts: dict[str, dict[str, tuple[str, int]]] = {}
-        self._evidence: dict[str, tuple[str, int]] = {}  # view key to the worst state that a reading proves, and when
+        self._evidence: dict[str, dict[str, int]] = {}  # view key to the states that readings prove, and when
         self._failed_instances: dict[str, int] = {}  # view key to the time of a core reading that failed
 
     def add(self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
@@ -77,9 +78,9 @@ class SampleBuilder:
             parent = self._views[key].parent
             if parent is not None and self._has_number(key):  # as `device_state.state_with_instances`
                 self._note_state(parent, ERROR, at)
-        for key, (state, at) in self._evidence.items():
+        for key, states in self._evidence.items():
             if key in self._views:  # a page may have the MIG devices of a GPU without it
-                self._correct_state(key, state, at)
+                self._correct_state(key, states)
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -117,8 +118,8 @@ class SampleBuilder:
             self._note_state(key, state, at)
 
     def _note_state(self, key: str, state: str, at: int) -> None:
-        known = self._evidence.get(key, (state, at))
-        self._evidence[key] = worst_state((known[0], state)), max(known[1], at)
+        states = self._evidence.setdefault(key, {})
+        states[state] = max(states.get(state, at), at)
 
     def _has_number(self, key: str) -> bool:
         rows = [row for (of, _, _), row in self._rows.items() if of == key]
@@ -126,16 +127,20 @@ class SampleBuilder:
             isinstance(value, int | float) for row in rows for value in (*row.values.values(), *row.dims.values())
         )
 
-    def _correct_state(self, key: str, state: str, at: int) -> None:
-        """Replace a better state of the page by the state that its readings prove. No page state is made up as `ok`."""
+    def _correct_state(self, key: str, states: Mapping[str, int]) -> None:
+        """Replace a better state of the page by the states that its readings prove. No page state is made up as `ok`.
+
+        A reading measured before the page's state proves nothing: the GPU can have recovered since.
+        """
         metric = CATALOGUE[STATE]
         given = [(lane_at, row) for (of, lane, lane_at), row in self._rows.items() if of == key and lane is metric.lane]
         stated = [(lane_at, row) for lane_at, row in given if isinstance(row.values.get(metric.name), str)]
-        for _, row in stated:
-            row.values[metric.name] = worst_state((str(row.values[metric.name]), state))
+        for lane_at, row in stated:
+            proven = [state for state, at in states.items() if at >= lane_at]
+            row.values[metric.name] = worst_state((str(row.values[metric.name]), *proven))
         if not stated:
-            newest = max((lane_at for lane_at, _ in given), default=at)
-            self._rows.setdefault((key, metric.lane, newest), _Row()).values[metric.name] = state
+            newest = max((lane_at for lane_at, _ in given), default=max(states.values()))
+            self._rows.setdefault((key, metric.lane, newest), _Row()).values[metric.name] = worst_state(states)
 
     def _note(self, key: str, view: View) -> None:
         """Record a device; identity fields of its series are merged."""

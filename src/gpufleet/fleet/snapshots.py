@@ -56,20 +56,18 @@ def _judge_devices(devices: Sequence[Device], readers: Sequence[ReaderReport]) -
         for one in readers
         if one.lane == CATALOGUE[STATE].lane.value and one.interval_seconds is not None
     }
-    cleaned = [
-        _with_values(device, sample)
-        for device, sample in zip(devices, drop_board_defaults([_sample(one) for one in devices]), strict=True)
-    ]
     instances: dict[str | None, list[Device]] = {}
-    for device in cleaned:
+    for device in devices:
         if device.kind is not ViewKind.GPU:
             instances.setdefault(device.parent, []).append(device)
-    return tuple(
+    judged = [
         _with_state(device, instances.get(device.key, ()), intervals)
         if device.kind is ViewKind.GPU and device.side is not Side.PCI_ONLY
         else device
-        for device in cleaned
-    )
+        for device in devices
+    ]
+    cleaned = drop_board_defaults([_sample(one) for one in judged])  # last: their absences are no evidence
+    return tuple(_with_values(device, sample) for device, sample in zip(judged, cleaned, strict=True))
 
 
 def _sample(device: Device) -> Sample:
@@ -109,7 +107,8 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
     stated = device.readings.get(STATE)
     found = [_ProvenState(stated.value, stated)] if stated is not None and isinstance(stated.value, str) else []
     has_state = bool(found)
-    found += _evidence(device, instances)
+    since = stated if has_state else None
+    found += _evidence(_without_old_failures(device, since), [_without_old_failures(one, since) for one in instances])
     imported = {one.reader for one in device.sources if one.provenance is Provenance.IMPORTED}
     reports = [
         StateReport(
@@ -126,6 +125,25 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
     state, reading = found[place]
     proven = Reading(value=state, reader=reading.reader, measured_at=reading.measured_at)
     return msgspec.structs.replace(device, readings={**device.readings, STATE: proven})
+
+
+def _without_old_failures(device: Device, stated: Reading | None) -> Device:
+    """Return a device without the failures that its reader read before it stated the state of the GPU.
+
+    They prove nothing: slow passes can have read a GPU that has recovered since.
+    """
+    if stated is None:
+        return device
+
+    def is_old(reading: Reading | DimReading) -> bool:
+        is_before = reading.reader == stated.reader and 0 < _measured_at(reading) < _measured_at(stated)
+        return is_before and reading.absent is not None and is_failure(reading.absent)
+
+    return msgspec.structs.replace(
+        device,
+        readings={name: one for name, one in device.readings.items() if not is_old(one)},
+        dimensions=tuple(one for one in device.dimensions if not is_old(one)),
+    )
 
 
 def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenState]:

@@ -266,6 +266,27 @@ def test_recovery_before_a_restart_is_not_repeated() -> None:
     assert second.emit_pending() == ()
 
 
+def test_worse_failure_of_an_unnamed_card_is_not_repeated_by_restarts() -> None:
+    """The card did not answer. Later the agent was restarted, and the driver knew the card by its address only."""
+    events: tuple[Event, ...] = ()
+    found: list[list[str]] = []
+    unnamed = msgspec.structs.replace(gpu(0), uuid=None)
+    saved = Machine().timeline.state_to_save(Machine().state)
+    for view, kind, state in (gpu(0), "gpu_failed", "unreadable"), *[(unnamed, "gpu_lost", "lost")] * 3:
+        machine = Machine(msgspec.structs.replace(saved, events=events))
+        machine.clock.advance(len(found) * 60)
+        sample = machine.sample("nvml", Lane.FAST, view, {"gpu_state": state})
+        shown = Event(view=view, kind=kind, at=machine.clock.now_ns(), attributes={"sources": "nvml"})
+        machine.passed("nvml", Lane.FAST, sample)
+        machine.timeline.take(
+            machine.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=(shown,))), machine.state
+        )
+        emitted = machine.emit_pending()
+        events += tuple(emitted)
+        found.append([event.kind for event in emitted])
+    assert found == [["gpu_failed"], ["gpu_lost"], [], []]
+
+
 @pytest.mark.parametrize(
     ("uuid", "expected"),
     [(gpu(0).uuid, ["gpu_recovered"]), ("GPU-new", [])],

@@ -24,8 +24,8 @@ class DeviceFailures:
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed GPU with a UUID there
 
     def restore(self, view: View, kind: EventKind) -> None:
-        """Record a failure that was reported before the agent's start."""
-        self._failed[view.key] = kind
+        """Record a failure that was reported before the agent's start, after those before it."""
+        self._failed[self._key(view)] = kind
         self.name(view)
 
     def name(self, view: View) -> None:
