@@ -26,7 +26,8 @@ Subject = tuple[str, ...]
 
 _SECOND, _STEP = (1 << 40) - 1, (1 << 20) - 1
 
-_PAUSE, _PAUSES = 2, 8
+_PAUSE_WEIGHT, _PAUSE_LIMIT = 2, 8
+"""A pause counts 2, a usual step counts it down by 1; from 8 on, the steps are no pauses, such as four in a row."""
 
 _GAP = RETURN_GAP_NS // NANOS
 
@@ -91,7 +92,7 @@ class _TextRun(NamedTuple):
     Attributes:
         texts: their id; 0 if the next report starts a run in any case.
         usual: usual seconds between two reports of the subject; 0 if unknown. Only of the newest run.
-        pauses: counts up with each longer step, and down with each usual one. Only of the newest run.
+        pauses: count of the recent steps that were longer, at most `_PAUSE_LIMIT`. Only of the newest run.
         first, last: seconds of the first and the last report.
     """
 
@@ -108,13 +109,13 @@ class _TextRun(NamedTuple):
     def pace(self, step: int, longest: float) -> tuple[int, int]:
         """Return `usual` and `pauses` after a step in seconds.
 
-        A pause does not change the usual step, because texts can change in it. Steps that are too long again and again
-        are no pauses: the subject reports less often than its lane.
+        A pause does not change the usual step, because texts can change in it. If most steps are too long, they are no
+        pauses: the subject reports less often than its lane.
         """
         if step <= longest:
             return (7 * self.usual + step) // 8 if self.usual else step, max(0, self.pauses - 1)
-        pauses = self.pauses + _PAUSE
-        return (self.usual, pauses) if pauses < _PAUSES else (min(step, _STEP), 0)
+        pauses = self.pauses + _PAUSE_WEIGHT
+        return (self.usual, pauses) if pauses < _PAUSE_LIMIT else (min(step, _STEP), 0)
 
 
 def _pack(texts: int, usual: int, pauses: int, first: int, last: int) -> int:
