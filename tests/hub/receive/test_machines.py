@@ -118,6 +118,8 @@ def test_batch_that_is_not_logged_leaves_no_pending_machine() -> None:
         hub.receive(batch(name), is_logged=False)
     for name in "cd":
         hub.receive(batch(name))  # raises TooManyMachinesError without room
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("e"))
 
 
 def test_machine_of_a_repeated_batch_stays_pending() -> None:
