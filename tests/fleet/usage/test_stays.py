@@ -202,6 +202,17 @@ def test_gpu_reported_with_other_texts_has_not_been_elsewhere() -> None:
     assert queried == [(("a", X), 3 * HOUR + MAX_CLOCK_SKEW_NS, 20 * HOUR - RETURN_GAP_NS)]
 
 
+def test_rows_of_late_reports_are_no_moves() -> None:
+    """Both machines report the GPU all the time. After an outage, each of their late reports has a row."""
+    late = [20 * HOUR + minutes * 60 * NANOS for minutes in range(0, 50, 5)]
+    slots = [slot("a", X, HOUR, *late[::2]), slot("b", X, 3 * HOUR, *late[1::2])]
+    found = stays(slots, {("a", X): 30 * HOUR, ("b", X): 30 * HOUR}, lambda _, start, end: start < end)
+    assert found == {
+        ("a", X): [(0, late[0]), (late[0], UNBOUNDED)],
+        ("b", X): [(3 * HOUR, late[0]), (late[1], UNBOUNDED)],
+    }
+
+
 @pytest.mark.parametrize(
     ("span", "parts"),
     [((0, 9), [(1, 3), (5, 9)]), ((2, 6), [(2, 3), (5, 6)]), ((3, 5), [(3, 3)]), ((7, 9), [(7, 9)])],

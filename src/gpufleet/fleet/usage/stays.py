@@ -11,7 +11,8 @@
 - A GPU known by a list index only was there until its machine first reported a GPU by UUID or address.
 
 A machine begins to report a GPU again after a pause of `RETURN_GAP_NS`. The store keeps these times as long as its
-history of slots, so that a return does not change what is past.
+history of slots, so that a return does not change what is past. It also keeps times of reports that arrived late:
+times of one slot that follow each other within `RETURN_GAP_NS` are one beginning.
 """
 
 from collections import defaultdict
@@ -50,8 +51,7 @@ def bounded_stays(
     for one in slots:
         if (one.machine, one.view) in last:
             seen[one.machine, one.view] += [(at, one.address) for at in one.begun]
-    for times in seen.values():
-        times.sort()
+    seen = {place: _without_repeats(times) for place, times in seen.items()}
     by_view: dict[str, list[Place]] = defaultdict(list)
     for place in seen:
         by_view[place[1]].append(place)
@@ -107,6 +107,16 @@ def is_left(stays: Sequence[Interval]) -> bool:
 def clipped(stays: Sequence[Interval], start: int, end: int) -> list[Interval]:
     """Return the parts of stays within an interval; an empty one at its start if there are none."""
     return [(max(a, start), min(b, end)) for a, b in stays if max(a, start) < min(b, end)] or [(start, start)]
+
+
+def _without_repeats(times: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return times and slots in order, without those that follow one of the same slot within `RETURN_GAP_NS`."""
+    ordered = sorted(times)
+    return [
+        one
+        for before, one in pairwise([(-RETURN_GAP_NS, ""), *ordered])
+        if one[1] != before[1] or one[0] - before[0] > RETURN_GAP_NS
+    ]
 
 
 def _turns(
