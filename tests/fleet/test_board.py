@@ -250,7 +250,8 @@ def test_attached_display_counts_only_while_it_is_active() -> None:
 
 ENCODER_USE, JPEG_USE, FLOW_USE = list(PART_OF_USE)[:3]
 FAN_USES = {name for name in PART_OF_USE if name.startswith("gpu_fan_")}
-NVLINK_USES = PART_OF_USE.keys() - {ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES}
+MEMORY_USE = "gpu_memory_activity_ratio"
+NVLINK_USES = PART_OF_USE.keys() - {ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES, MEMORY_USE}
 
 
 @pytest.mark.parametrize(
@@ -263,8 +264,9 @@ NVLINK_USES = PART_OF_USE.keys() - {ENCODER_USE, JPEG_USE, FLOW_USE, *FAN_USES}
         ("NVIDIA T400", {JPEG_USE, FLOW_USE, *NVLINK_USES}, Reason.NOT_SUPPORTED),
         ("NVIDIA A10G", {JPEG_USE, *FAN_USES, *NVLINK_USES}, Reason.NOT_SUPPORTED),
         ("NVIDIA GB300", {ENCODER_USE}, Reason.NOT_SUPPORTED),
-        (None, set(PART_OF_USE), Reason.NOT_REPORTED),
-        (Absent(Reason.TIMEOUT), set(PART_OF_USE), Reason.TIMEOUT),
+        ("NVIDIA GB10", {MEMORY_USE, *NVLINK_USES}, Reason.NOT_SUPPORTED),
+        (None, PART_OF_USE.keys() - {MEMORY_USE}, Reason.NOT_REPORTED),
+        (Absent(Reason.TIMEOUT), PART_OF_USE.keys() - {MEMORY_USE}, Reason.TIMEOUT),
     ],
 )
 def test_use_of_a_part_of_zero_needs_the_part(

@@ -6,6 +6,7 @@ from gpufleet.model.products import (
     ENCODER,
     FAN,
     JPEG,
+    MEMORY,
     NVLINK,
     OPTICAL_FLOW,
     is_vgpu_type,
@@ -58,7 +59,7 @@ LACKING = {
 def test_product_name_shows_which_parts_are_missing(chip: str) -> None:
     names = [" ".join(name.split()) for name in PRODUCTS[chip].split(";")]
     assert len(names) > 5
-    found = {name: tuple(part for part in lacking_parts(name) if part != NVLINK) for name in names}
+    found = {name: tuple(part for part in lacking_parts(name) if part not in (NVLINK, MEMORY)) for name in names}
     assert found == dict.fromkeys(names, LACKING[chip])
 
 
@@ -73,6 +74,11 @@ def test_products_without_nvlink() -> None:
         Tesla V100-SXM2-16GB; Tesla P100-SXM2-16GB; NVIDIA Graphics Device"""
     names = [" ".join(name.split()) for name in f"{without};{possible}".split(";")]
     assert [name for name in names if NVLINK in lacking_parts(name)] == names[: without.count(";") + 1]
+
+
+def test_products_without_memory_of_their_own() -> None:
+    names = ("NVIDIA GB10", "NVIDIA GB100", "NVIDIA GH200 480GB", "NVIDIA GB300", "NVIDIA Graphics Device")
+    assert [name for name in names if MEMORY in lacking_parts(name)] == ["NVIDIA GB10"]
 
 
 def test_vgpu_types_are_no_board_names() -> None:

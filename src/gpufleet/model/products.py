@@ -11,12 +11,15 @@ data-center boards with GA102 and GA107.
 
 DCGM reports NVLink traffic of 0 for boards without NVLink (seen on L40S with dcgm-exporter 3, on RTX 5090 with 4), and
 ECC counts of 0 for a GeForce board without ECC (RTX 5090, driver 590).
+
+The driver reports a memory activity of 0 at any load for a GPU that uses the memory of its CPU (seen on GB10).
 """
 
 import functools
 import re
 
 ENCODER, JPEG, OPTICAL_FLOW, FAN, NVLINK = "encoder", "jpeg", "optical flow", "fan", "nvlink"
+MEMORY = "memory"
 
 _DATA_CENTRE = r"\b(?:A(?:30|100|X?800)|G?H(?:20|100|200|800)|G?B(?:100|200|300))[A-Z]{0,3}\b|\bPG50[69]-2\d\d\b"
 """GA100, GH100, GB100 and GB110, also as vGPU types (`A100D-80C`)."""
@@ -45,6 +48,7 @@ PRODUCTS_WITHOUT = {
     OPTICAL_FLOW: re.compile(_TU117),
     FAN: re.compile(_PASSIVE_GA10X),
     NVLINK: re.compile(f"{_TU117}|{_NO_NVLINK}"),
+    MEMORY: re.compile(r"\bGB10\b"),
 }
 """Part to the pattern, found in the names of products that lack it. RE2 has the same syntax."""
 
