@@ -304,6 +304,22 @@ def test_encoder_zero_of_chips_without_one_is_not_drawn(peer: Callable[[str], Pa
     run_cases(peer("promtool"), "groups: []", [RuleCase("encoders", series, expected)], tmp_path)
 
 
+@pytest.mark.system
+def test_uses_of_zero_of_mig_devices_are_not_drawn(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    """dcgm-exporter 3 writes 0 for MIG devices at any load. GB10 has no memory of its own."""
+    names = {"Utilization": "GPU_UTIL", "Memory copy utilization": "MEM_COPY_UTIL", "Decoder": "DEC_UTIL"}
+    gpu, part = ({"Hostname": "n1", "gpu": "0", "UUID": "GPU-a", **of} for of in ({}, {"GPU_I_ID": "1"}))
+    gb10 = {"Hostname": "n2", "gpu": "0", "UUID": "GPU-b", "modelName": "NVIDIA GB10"}
+    drawn = {panel.title: panel.queries[0].expression for panel in panels(DASHBOARDS["dcgm"])}
+    series = {labelled(f"DCGM_FI_DEV_{name}", of): "0x10" for name in names.values() for of in (gpu, part, gb10)}
+    expected = []
+    for title, name in names.items():
+        measured = [gpu] if title == "Memory copy utilization" else [gpu, gb10]
+        results = {labelled(f"DCGM_FI_DEV_{name}", of): 0.0 for of in measured}
+        expected.append(Expected(query_of_all(drawn[title]), results))
+    run_cases(peer("promtool"), "groups: []", [RuleCase("MIG", series, expected)], tmp_path)
+
+
 def test_variables_of_dcgm_list_gpus_without_memory() -> None:
     queries = [variable.query for variable in DASHBOARDS["dcgm"].variables]
     assert [query for query in queries if "DCGM_FI_DEV_GPU_TEMP" not in query] == []

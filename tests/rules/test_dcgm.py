@@ -113,6 +113,19 @@ def mig_cases() -> Iterator[RuleCase]:
         labelled("DCGM_FI_DEV_POWER_USAGE", whole): "100x10",
     }
     yield RuleCase("parts and whole of a GPU", series | of_whole, expected)
+    held = [{**one, **EXPORTED, **TARGET} for one in (*parts, {**B, "Hostname": "n1"})]
+    use = {labelled("DCGM_FI_DEV_GPU_UTIL", one): f"{value}x10" for one, value in zip(held, (0, 40, 0), strict=True)}
+    use |= {labelled("DCGM_FI_DEV_FB_USED", one): "1x10" for one in held}
+    part, gpu = {"gpu_instance": "2", "node": "n1", "uuid": "GPU-a"}, {"node": "n1", "uuid": "GPU-b"}
+    yield RuleCase(
+        "a utilization of 0 of a part is no measurement",
+        use,
+        [
+            named("gpu:dcgm_gpu_utilization_ratio:max", {labelled("", part): 0.4, labelled("", gpu): 0}),
+            named("pod:dcgm_gpu_utilization_ratio:avg", {labelled("", {"namespace": "ml", "pod": "web-1"}): 0.2}),
+            named("gpu:dcgm_idle_held:info", {labelled("", gpu): 1}),
+        ],
+    )
     shares = {
         labelled("DCGM_FI_DEV_FB_USED", {**whole, "vgpu": vgpu, "namespace": "ml", "pod": f"p{vgpu}"}): "5x10"
         for vgpu in ("0", "1")

@@ -2,8 +2,8 @@
 
 from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
 from gpufleet.dialects.dcgm_exporter import FAMILIES, PRESENT
-from gpufleet.fleet.board import PART_OF_USE
-from gpufleet.model.products import PRODUCTS_WITHOUT
+from gpufleet.fleet.board import NOT_OF_MIG, PART_OF_USE
+from gpufleet.model.products import PRODUCTS_WITHOUT, RARELY_LACKED
 
 GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
 LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
@@ -81,9 +81,14 @@ def _measured(family: str) -> str:
     """Return the query for a family, without zeros that are no measurement."""
     series = f"{family}{{{GPUS}}}"
     mapping = FAMILIES[family]
-    part = PART_OF_USE.get(mapping.metric)
+    part, zeros = PART_OF_USE.get(mapping.metric), []
+    if mapping.metric in NOT_OF_MIG:
+        zeros.append('GPU_I_ID=""')
     if part is not None:
-        return f"({series} != 0 or {family}{{{GPUS},modelName!~`|.*(?:{PRODUCTS_WITHOUT[part].pattern}).*`}})"
+        unnamed = "" if part in RARELY_LACKED else "|"
+        zeros.append(f"modelName!~`{unnamed}.*(?:{PRODUCTS_WITHOUT[part].pattern}).*`")
+    if zeros:
+        return f"({series} != 0 or {family}{{{','.join((GPUS, *zeros))}}})"
     return series if mapping.zero is None else f"({series} != 0)"
 
 

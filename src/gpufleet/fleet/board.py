@@ -10,7 +10,17 @@ import msgspec
 from gpufleet.fleet.ecc import ECC_COUNTS, drop_counts_without_ecc
 from gpufleet.model.absence import Absent, Reason, as_unsupported, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.products import ENCODER, FAN, JPEG, MEMORY, NVLINK, OPTICAL_FLOW, is_vgpu_type, lacking_parts
+from gpufleet.model.products import (
+    ENCODER,
+    FAN,
+    JPEG,
+    MEMORY,
+    NVLINK,
+    OPTICAL_FLOW,
+    RARELY_LACKED,
+    is_vgpu_type,
+    lacking_parts,
+)
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import ViewKind
 
@@ -225,8 +235,6 @@ def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) ->
 def unproven_uses(product: Value | Absent | None) -> dict[str, Absent]:
     """Return the uses of parts that the product lacks or may lack, each with the absence that replaces 0.
 
-    A product that is not known has memory: few lack it.
-
     Args:
         product: product name of the GPU, or type of the vGPU; an absence or None if it is not known.
 
@@ -235,7 +243,7 @@ def unproven_uses(product: Value | Absent | None) -> dict[str, Absent]:
     """
     if not isinstance(product, str):
         why = product if isinstance(product, Absent) else Absent(Reason.NOT_REPORTED, NAME)
-        return {use: why for use, part in PART_OF_USE.items() if part != MEMORY}
+        return {use: why for use, part in PART_OF_USE.items() if part not in RARELY_LACKED}
     lacking = lacking_parts(product)
     return {use: Absent(Reason.NOT_SUPPORTED, use) for use, part in PART_OF_USE.items() if part in lacking}
 

@@ -52,6 +52,9 @@ PRODUCTS_WITHOUT = {
 }
 """Part to the pattern, found in the names of products that lack it. RE2 has the same syntax."""
 
+RARELY_LACKED = frozenset({MEMORY})
+"""Parts that a product of unknown name is taken to have."""
+
 
 @functools.lru_cache(maxsize=1024)
 def lacking_parts(product: str) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 - A device is a GPU, or the part `gpu_instance` of a GPU in MIG mode.
 - The label `pod` names the holder only if it is not a label of the scraped target.
 - Families that are shares of one pod (`OF_SHARERS` with the label `vgpu`) are not about the device and are left out.
+- Zeros of families that a part does not have (`NOT_OF_MIG`) are left out: dcgm-exporter 3 writes them at any load.
 """
 
 from collections.abc import Collection, Mapping
 
 from gpufleet.dialects.dcgm_exporter import FAMILIES, OF_SHARERS, PRESENT
+from gpufleet.fleet.board import NOT_OF_MIG
 from gpufleet.rules.devices import VM_NAME
 from gpufleet.rules.faults import DCGM_FAULTS, fault_rule
 from gpufleet.rules.gaps import dcgm_gaps
@@ -64,8 +66,10 @@ def per_device(family: str, matchers: str = "", *labels: str, window: str = "") 
         labels: further labels of the result.
         window: range of an increase; empty for present values.
     """
-    parts = ('vm_name=""', 'vgpu=""' if family in OF_SHARERS else "", matchers)
-    selector = f"{family}{{{','.join(filter(None, parts))}}}"
+    selected = ",".join(filter(None, ('vm_name=""', 'vgpu=""' if family in OF_SHARERS else "", matchers)))
+    selector = f"{family}{{{selected}}}"
+    if family in FAMILIES and FAMILIES[family].metric in NOT_OF_MIG:
+        selector = f'({selector} != 0 or {family}{{{selected},GPU_I_ID=""}})'
     return max_by((*DEVICE, *labels), f"increase({selector}[{window}])" if window else selector, IDENTITY)
 
 
