@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from gpufleet.codecs.batch import to_rows
 from gpufleet.fleet.attribution.reported import may_overlap
 from gpufleet.fleet.cluster_objects import listed_objects, newest_objects, select_objects
-from gpufleet.fleet.readings import LANE_SECONDS, StateReport, deciding_state
+from gpufleet.fleet.readings import StateReport, deciding_state
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.api.inventory import RETURN_GAP_NS, ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
@@ -19,7 +19,7 @@ from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Owner
 from gpufleet.model.reading import Provenance, Sample, Value
-from gpufleet.model.status import ReaderStatus
+from gpufleet.model.status import LANE_SECONDS, ReaderStatus
 from gpufleet.model.stored.findings import NumberedTransition, TransitionKind
 from gpufleet.model.stored.holdings import (
     HoldingPlace,

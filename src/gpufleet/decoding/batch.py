@@ -10,7 +10,6 @@ from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.codecs.bundle import unpack
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
-from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES, lane_interval
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.receive.log import LogPayload
 from gpufleet.model.absence import Absent, Reason
@@ -20,7 +19,7 @@ from gpufleet.model.event import RECENT_EVENTS, Event
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.status import ReaderStatus
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES, ReaderStatus, lane_interval
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import WIRE_VERSION, MachineReport
 from gpufleet.spool.record import SEGMENT_MAGIC, scan_segment, seed_of, unpack_segment_header

@@ -19,19 +19,13 @@ from gpufleet.model.device_state import LOST, worst_state
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimReading, Provenance, Reading, Sample, Value, precedence
 from gpufleet.model.snapshot import ProcessReport
-from gpufleet.model.status import ReaderStatus
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES, ReaderStatus, lane_interval
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 
-MISSED_PASSES = 3
-"""Passes of a lane that may be missed before its values are stale."""
-
 LONGEST_SECONDS = 3600.0
 """Upper limit of freshness: no sample older than this is current, however slow its lane is declared."""
-
-LANE_SECONDS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0, Lane.EVENT: 10.0}
-"""Default intervals of lanes whose reader has not declared its own."""
 
 STATE = "gpu_state"
 
@@ -56,11 +50,6 @@ REPEATED = frozenset({Provenance.IMPORTED, Provenance.HOST_NETDATA})
 """Provenances of other projects' values: exporters and Netdata repeat those from before the loss of a GPU."""
 
 _ORDER = {name: position for position, name in enumerate(CATALOGUE)}
-
-
-def lane_interval(status: ReaderStatus) -> float:
-    """Return the interval of a reader's lane in seconds, or the default of the lane if none is configured."""
-    return LANE_SECONDS[status.lane] if status.interval_seconds is None else status.interval_seconds
 
 
 Dims = dict[tuple[str, ...], DimReading]

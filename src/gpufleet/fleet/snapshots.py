@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from gpufleet.fleet.board import drop_board_defaults
-from gpufleet.fleet.readings import LANE_SECONDS, STATE, StateReport, deciding_state
+from gpufleet.fleet.readings import STATE, StateReport, deciding_state
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import (
@@ -25,6 +25,7 @@ from gpufleet.model.device_state import (
 )
 from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
 from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
+from gpufleet.model.status import LANE_SECONDS
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import Scope, Side, ViewKind
 

@@ -1,10 +1,16 @@
-"""Status of readers, and heartbeats of senders."""
+"""Status and intervals of readers, and heartbeats of senders."""
 
 import enum
 
 import msgspec
 
 from gpufleet.model.catalogue.metric import Lane
+
+MISSED_PASSES = 3
+"""Passes of a lane that may be missed before its values are stale."""
+
+LANE_SECONDS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0, Lane.EVENT: 10.0}
+"""Default intervals of lanes whose reader has not declared its own."""
 
 
 class ReaderState(enum.StrEnum):
@@ -48,6 +54,11 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     failures: int = 0
     error_class: str = ""
     last_error: str = ""
+
+
+def lane_interval(status: ReaderStatus) -> float:
+    """Return the interval of a reader's lane in seconds, or the default of the lane if none is configured."""
+    return LANE_SECONDS[status.lane] if status.interval_seconds is None else status.interval_seconds
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,7 +16,6 @@ from gpufleet.fleet.devices import device_name, hidden_devices
 from gpufleet.fleet.readings import (
     SampleReadings,
     first_processes,
-    lane_interval,
     merge,
     merge_dimensions,
     reported_loss,
@@ -32,7 +31,7 @@ from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import DimReading, Provenance, Reading, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot, Source
-from gpufleet.model.status import ReaderStatus
+from gpufleet.model.status import ReaderStatus, lane_interval
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind

@@ -3,12 +3,12 @@
 from collections.abc import Collection
 
 from gpufleet.agent.collect.state import AgentState
-from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.status import MISSED_PASSES
 from gpufleet.model.view import Side, View, ViewKind
 
 PCI_ONLY_METRICS = tuple(

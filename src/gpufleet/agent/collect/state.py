@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpufleet.fleet.devices import is_gone
-from gpufleet.fleet.readings import MISSED_PASSES, lane_interval
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.event import RECENT_EVENTS, Event
 from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Round, Sample
-from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.status import MISSED_PASSES, ReaderState, ReaderStatus, lane_interval
 from gpufleet.model.view import View, ViewKind
 
 

@@ -13,14 +13,13 @@ from gpufleet.agent.collect.state import AgentState, Outcome, Timetable
 from gpufleet.agent.guests.access_paths import GUEST_ANSWERED_REASONS, AccessPath, FailoverReader, Link
 from gpufleet.agent.guests.health import AWAITING_ANSWER, NO_ACCESS_PATH, GuestHealth, ReadinessTimes, judge_health
 from gpufleet.fleet.device_events import DeviceStates
-from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import OK, REMOVED, Machine, MachineKind, state_of
 from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.snapshot import Guest
-from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.status import MISSED_PASSES, ReaderState, ReaderStatus
 from gpufleet.model.view import ViewKind
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock

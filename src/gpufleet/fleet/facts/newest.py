@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from gpufleet.fleet.facts.metrics import STATE
-from gpufleet.fleet.readings import LANE_SECONDS, LONGEST_SECONDS, MEASURING_LANES, MISSED_PASSES
+from gpufleet.fleet.readings import LONGEST_SECONDS, MEASURING_LANES
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import LOST, WORST_FIRST
 from gpufleet.model.reading import Sample, precedence
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.readings import NewestColumns
 from gpufleet.model.time import NANOS
 

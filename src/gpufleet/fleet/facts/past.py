@@ -15,7 +15,6 @@ from gpufleet.fleet.facts.conditions import STATES, fault_columns, state_columns
 from gpufleet.fleet.facts.events import FALLEN_OFF
 from gpufleet.fleet.facts.holders import GPU_PREFIX
 from gpufleet.fleet.facts.past_xids import past_xids
-from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import Judgement, RuleVerdicts, judge
 from gpufleet.fleet.rules.logic import Column, equal
@@ -27,6 +26,7 @@ from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.device_state import LOST
 from gpufleet.model.finding import RuleScope
 from gpufleet.model.reading import Value
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.findings import FindingTransition, TransitionKind
 from gpufleet.model.stored.readings import split_labelled
 from gpufleet.model.stored.samples import StoredEvent

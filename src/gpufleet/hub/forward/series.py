@@ -14,10 +14,11 @@ import msgspec
 from gpufleet.codecs.remote_write.encode import WritePoint
 from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.dialects.native import PREFIX
-from gpufleet.fleet.readings import LANE_SECONDS, MEASURING_LANES, MISSED_PASSES, REPEATED, STATE
+from gpufleet.fleet.readings import MEASURING_LANES, REPEATED, STATE
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind
 from gpufleet.model.device_state import LOST
 from gpufleet.model.reading import Provenance
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.samples import FORWARDED, AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind

@@ -23,11 +23,11 @@ from gpufleet.fleet.ecc import (
     missing_ecc_mode,
     with_ecc_mode,
 )
-from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.time import NANOS
 
 K = TypeVar("K")

@@ -12,12 +12,12 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.device_state import LOST
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
 from gpufleet.model.reading import Provenance
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind

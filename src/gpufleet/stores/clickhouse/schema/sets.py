@@ -9,10 +9,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from gpufleet.fleet.readings import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.machine import PciFunction
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
 from gpufleet.model.wire.batch import WireAbsence
