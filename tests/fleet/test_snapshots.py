@@ -105,6 +105,13 @@ def test_loss_without_a_state_is_a_state() -> None:
     assert judged(gpu(gpu_power_watts=LOSS))["gpu_state"].value == "lost"
 
 
+def test_loss_read_before_an_absent_state_is_no_state() -> None:
+    """The reader read the GPU as lost, then as ok, and stopped."""
+    stopped = absent(Reason.STALE, age=20)
+    assert judged(gpu(gpu_state=stopped, gpu_serial=absent(Reason.GPU_LOST, age=50)))["gpu_state"] == stopped
+    assert judged(gpu(gpu_state=stopped, gpu_serial=absent(Reason.GPU_LOST, age=20)))["gpu_state"].value == "lost"
+
+
 def test_imported_loss_is_no_proof_beside_an_own_state() -> None:
     source = Source(reader="exporter/a", lane="fast", provenance=Provenance.IMPORTED, measured_at=AT)
     readings = {**OK, "gpu_sm_clock_hertz": absent(Reason.GPU_LOST, "exporter/a")}

@@ -108,8 +108,7 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
     stated = device.readings.get(STATE)
     found = [_ProvenState(stated.value, stated)] if stated is not None and isinstance(stated.value, str) else []
     has_state = bool(found)
-    since = stated if has_state else None
-    found += _evidence(_without_old_failures(device, since), [_without_old_failures(one, since) for one in instances])
+    found += _evidence(_without_old_failures(device, stated), [_without_old_failures(one, stated) for one in instances])
     imported = {one.reader for one in device.sources if one.provenance is Provenance.IMPORTED}
     reports = [
         StateReport(
@@ -129,9 +128,9 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
 
 
 def _without_old_failures(device: Device, stated: Reading | None) -> Device:
-    """Return a device without the failures that its reader read before it stated the state of the GPU.
+    """Return a device without the failures that its reader read before its newest reading of the state.
 
-    They prove nothing: slow passes can have read a GPU that has recovered since.
+    They prove nothing, also if that state is absent: slow passes can have read a GPU that has recovered since.
     """
     if stated is None:
         return device
