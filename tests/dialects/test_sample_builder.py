@@ -39,6 +39,15 @@ def test_loss_read_before_the_state_of_the_page_is_over(at: int, expected: str) 
     assert found == [expected]
 
 
+@pytest.mark.parametrize(("at", "expected"), [(9, Absent(Reason.STALE)), (10, "lost")])
+def test_loss_read_before_an_absent_state_is_no_state(at: int, expected: object) -> None:
+    builder = SampleBuilder()
+    builder.add(GPU, "gpu_serial", LOST, at)
+    builder.add(GPU, "gpu_state", Absent(Reason.STALE), 10)
+    found = [sample.values["gpu_state"] for sample in builder.samples("x") if "gpu_state" in sample.values]
+    assert found == [expected]
+
+
 def test_worse_state_of_the_page_is_kept() -> None:
     assert state(("gpu_state", "lost"), ("gpu_power_watts", Absent(Reason.DRIVER_ERROR))) == "lost"
 

@@ -92,6 +92,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         special: families whose labels define the meaning of their value, to their reader.
         measured: family with the time of measurement of a device's readings, in seconds since 1970, with the lane in
             its label `lane`; empty if the project has no such family.
+        intervals: family with the interval of a reader's lane in seconds, with the labels `reader` and `lane`; empty if
+            the project has no such family.
         labels: known labels beside dimensions of families and labels of targets: imported or without further meaning;
             None if unknown labels are not checked.
         lists_ecc_modes: whether a page has the ECC mode of each board that has ECC: counts of zero on a page without
@@ -106,6 +108,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     self_prefixes: tuple[str, ...] = ()
     special: Mapping[str, LabelReader] = {}
     measured: str = ""
+    intervals: str = ""
     labels: frozenset[str] | None = None
     lists_ecc_modes: bool = False
 

@@ -10,6 +10,7 @@ from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "gpufleet_"
 MEASURED = PREFIX + "measured_timestamp_seconds"
+INTERVAL = PREFIX + "reader_interval_seconds"
 
 FAMILIES = table(
     *(
@@ -102,6 +103,7 @@ NATIVE = Dialect(
         )
     ),
     measured=MEASURED,
+    intervals=INTERVAL,
     special={
         **{PREFIX + metric.name: _state for metric in CATALOGUE.values() if metric.kind is MetricKind.STATE},
         "gpufleet_reading_absent": _absent,

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.dialects.dialect import Dialect, FamilyMapping, LabelReader, SeriesSubject
-from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder, bounded, view_key
+from gpufleet.dialects.sample_builder import SERIES_ENDED, STATE, SampleBuilder, bounded, view_key
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
 from gpufleet.model.holdings import Holder, HolderKind
 from gpufleet.model.reading import Sample, Value
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.text import clean
 from gpufleet.model.time import NANOS
@@ -138,14 +139,14 @@ def read_series(
         dialect: dialect of the series; families of other dialects are unknown.
         series, values: columns of a page.
         times: sample index to its own timestamp.
-        at: timestamp of other samples, nanoseconds since 1970.
+        at: timestamp of other samples, nanoseconds since 1970; 0 if all samples have their own.
         reader: name of the reader in the samples.
         ended: indices of samples that mark the end of a series.
     """
     found = SeriesReadings({}, {}, {})
     machines: dict[str, SampleBuilder] = {}
     guests: dict[str, SampleBuilder] = {}
-    measured = _measured(dialect, series, values, at) if dialect.measured else {}
+    measured = _measured(dialect, series, values, times, at) if dialect.measured else {}
     for number, (item, value) in enumerate(zip(series, values, strict=True)):
         meaning = item.meaning
         if not isinstance(meaning, SeriesMeaning) or meaning.dialect is not dialect:
@@ -159,17 +160,23 @@ def read_series(
         builder = builders.get(subject.machine)
         if builder is None:
             builder = builders[subject.machine] = SampleBuilder()
-        own = times.get(number)
+        own = times.get(number, 0)
         has_ended = number in ended
         if meaning.family is not None and meaning.metric is not None:
             reading = SERIES_ENDED if has_ended else convert(meaning.family, meaning.metric, value)
-            instant = own or _instant(measured, subject, meaning.metric.lane, at)
-            builder.add_keyed(meaning.key, subject.view, meaning.metric, reading, instant, meaning.labels)
+            lane = meaning.metric.lane
+            instant = own or _instant(measured, subject, lane, at)
+            is_evidence = isinstance(reading, Absent) and _is_evidence(dialect, measured, subject, lane, own)
+            builder.add_keyed(
+                meaning.key, subject.view, meaning.metric, reading, instant, meaning.labels, is_evidence=is_evidence
+            )
         for name, labels, mapped in meaning.special(item, value) if meaning.special is not None else ():
             metric = CATALOGUE[name]
             view = None if metric.subjects == (Subject.MACHINE,) else subject.view
             reading = SERIES_ENDED if has_ended else mapped
-            builder.add(view, name, reading, own or _instant(measured, subject, metric.lane, at), labels)
+            instant = own or _instant(measured, subject, metric.lane, at)
+            is_evidence = isinstance(reading, Absent) and _is_evidence(dialect, measured, subject, metric.lane, own)
+            builder.add(view, name, reading, instant, labels, is_evidence=is_evidence)
         if has_ended:
             continue
         if subject.view is None:
@@ -196,12 +203,31 @@ def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meaning: S
         found.unattributed += 1
 
 
-_Measured = tuple[bool, str, View | None, Lane]
-"""Whether a machine is a guest, its name, the device and the lane."""
+_Measured = tuple[bool, str, View | None, Lane, int]
+"""Whether a machine is a guest, its name, the device, the lane, and the timestamp of the samples, 0 for none."""
+
+_STATE_LANE = CATALOGUE[STATE].lane
 
 
 def _instant(measured: Mapping[_Measured, int], subject: SeriesSubject, lane: Lane, at: int) -> int:
-    return measured.get((subject.guest, subject.machine, subject.view, lane), at) if measured else at
+    return measured.get((subject.guest, subject.machine, subject.view, lane, 0), at) if measured else at
+
+
+def _is_evidence(
+    dialect: Dialect, measured: Mapping[_Measured, int], subject: SeriesSubject, lane: Lane, own: int
+) -> bool:
+    """Return whether an absence of a lane can prove the state of a GPU: it was not measured before the state.
+
+    An agent's page repeats the absences of its slow lanes, also with the timestamp of the scrape. A part of a scrape
+    may lack the times of measurement.
+    """
+    if lane is _STATE_LANE or not dialect.measured:
+        return True
+    device = (subject.guest, subject.machine, subject.view)
+    absent_at, stated_at = measured.get((*device, lane, own)), measured.get((*device, _STATE_LANE, own))
+    if absent_at is None or stated_at is None:
+        return own == 0
+    return absent_at >= stated_at
 
 
 def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Absent:
@@ -220,22 +246,38 @@ def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Abse
 
 
 def _measured(
-    dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], at: int
+    dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], times: Mapping[int, int], at: int
 ) -> dict[_Measured, int]:
     """Return the time of measurement by machine, view and lane, from the page's own family.
 
-    With several readers of one subject, the page does not assign values to readers: the oldest time counts. A time
-    after receipt of the page is a clock error of the other machine and is replaced by the time of receipt.
+    With several readers of one subject, the page does not assign values to readers: the oldest time counts. The time of
+    a reader that has missed `MISSED_PASSES` since does not count: its values are stale. A time after receipt of the
+    page is a clock error of the other machine and is replaced by the time of receipt.
     """
-    found: dict[_Measured, int] = {}
-    for one, value in zip(series, values, strict=True):
-        if one.name != dialect.measured or one.labels.get("lane") not in set(Lane) or not 0 < value < _MAX_SECONDS:
+    found: list[tuple[_Measured, str, int]] = []
+    intervals: dict[tuple[bool, str, str, str], float] = {}
+    newest: dict[_Measured, int] = {}
+    for number, (one, value) in enumerate(zip(series, values, strict=True)):
+        if one.name not in (dialect.measured, dialect.intervals) or not 0 < value < _MAX_SECONDS:
             continue
-        subject = dialect.identify(one)
-        if subject is not None:
-            key = (subject.guest, subject.machine, subject.view, Lane(one.labels["lane"]))
-            found[key] = min(found.get(key, at), round(value * NANOS), at)
-    return found
+        subject, reader, lane = dialect.identify(one), one.labels.get("reader", ""), one.labels.get("lane", "")
+        if subject is None or lane not in set(Lane):
+            continue
+        if one.name == dialect.intervals:
+            intervals[subject.guest, subject.machine, reader, lane] = value
+            continue
+        own = times.get(number, 0)
+        key = (subject.guest, subject.machine, subject.view, Lane(lane), own)
+        measured_at = min(round(value * NANOS), own or at)
+        found.append((key, reader, measured_at))
+        newest[key] = max(newest.get(key, 0), measured_at)
+    oldest: dict[_Measured, int] = {}
+    for key, reader, measured_at in found:
+        guest, machine, _, own_lane, _ = key
+        interval = intervals.get((guest, machine, reader, own_lane), LANE_SECONDS[own_lane])
+        if newest[key] - measured_at <= MISSED_PASSES * interval * NANOS:
+            oldest[key] = min(oldest.get(key, measured_at), measured_at)
+    return oldest
 
 
 MAX_NAME = 253

@@ -35,20 +35,46 @@ class SampleBuilder:
         self._evidence: dict[str, dict[str, int]] = {}  # view key to the states that readings prove, and when
         self._failed_instances: dict[str, int] = {}  # view key to the time of a core reading that failed
 
-    def add(self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
-        """Add a value; `at` in nanoseconds since 1970."""
-        self.add_keyed(view_key(view), view, CATALOGUE[metric], value, at, labels)
+    def add(
+        self,
+        view: View | None,
+        metric: str,
+        value: Value | Absent,
+        at: int,
+        labels: tuple[str, ...] = (),
+        *,
+        is_evidence: bool = True,
+    ) -> None:
+        """Add a value.
+
+        Args:
+            view: the device, or None for the machine itself.
+            metric: catalogue name.
+            value: the reading.
+            at: nanoseconds since 1970.
+            labels: values of the metric's dimensions.
+            is_evidence: whether an absence can prove the state of the GPU.
+        """
+        self.add_keyed(view_key(view), view, CATALOGUE[metric], value, at, labels, is_evidence=is_evidence)
 
     def add_keyed(
-        self, key: str, view: View | None, metric: Metric, value: Value | Absent, at: int, labels: tuple[str, ...]
+        self,
+        key: str,
+        view: View | None,
+        metric: Metric,
+        value: Value | Absent,
+        at: int,
+        labels: tuple[str, ...],
+        *,
+        is_evidence: bool = True,
     ) -> None:
-        """Add a value, with the view's key and the metric's row already looked up."""
+        """Add a value as `add`, with the view's key and the metric's row already looked up."""
         row = self._rows.get((key, metric.lane, at))
         if row is None:
             row = self._rows[key, metric.lane, at] = _Row()
         if view is not None:
             self._note(key, view)
-            if value.__class__ is Absent:
+            if value.__class__ is Absent and is_evidence:
                 self._note_evidence(key, view, metric, value, at)
         if metric.dims:
             place = metric.name, labels
@@ -130,7 +156,8 @@ class SampleBuilder:
     def _correct_state(self, key: str, states: Mapping[str, int]) -> None:
         """Replace a better state of the page by the states that its readings prove. No page state is made up as `ok`.
 
-        A reading measured before the page's state proves nothing: the GPU can have recovered since.
+        A reading measured before the page's state proves nothing, also if that state is absent: the GPU can have
+        recovered since.
         """
         metric = CATALOGUE[STATE]
         given = [(lane_at, row) for (of, lane, lane_at), row in self._rows.items() if of == key and lane is metric.lane]
@@ -138,9 +165,11 @@ class SampleBuilder:
         for lane_at, row in stated:
             proven = [state for state, at in states.items() if at >= lane_at]
             row.values[metric.name] = worst_state((str(row.values[metric.name]), *proven))
-        if not stated:
+        since = max((lane_at for lane_at, row in given if metric.name in row.values), default=0)
+        proven = [state for state, at in states.items() if at >= since]
+        if proven and not stated:
             newest = max((lane_at for lane_at, _ in given), default=max(states.values()))
-            self._rows.setdefault((key, metric.lane, newest), _Row()).values[metric.name] = worst_state(states)
+            self._rows.setdefault((key, metric.lane, newest), _Row()).values[metric.name] = worst_state(proven)
 
     def _note(self, key: str, view: View) -> None:
         """Record a device; identity fields of its series are merged."""

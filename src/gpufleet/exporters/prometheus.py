@@ -15,7 +15,7 @@
 from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple
 
-from gpufleet.dialects.native import MEASURED
+from gpufleet.dialects.native import INTERVAL, MEASURED
 from gpufleet.exporters.exposition import FamilyHeader, MetricsPage, PageFormat, Section, format_labels, write_page
 from gpufleet.exporters.holders import HOLDER_HELP, only_holder, series_labels
 from gpufleet.exporters.subjects import ABSENT, FamilyBodies, SubjectLabels, SubjectSeries, catalogue_headers
@@ -220,7 +220,7 @@ _READER_FAMILIES = (
     ("gpufleet_reader_success", "1 if the newest pass of this lane gave readings, 0 if it failed"),
     ("gpufleet_reader_partial", "1 if part of the newest pass failed, else 0"),
     ("gpufleet_reader_duration_seconds", "Duration of the newest pass"),
-    ("gpufleet_reader_interval_seconds", "Configured interval of the lane"),
+    (INTERVAL, "Configured interval of the lane"),
     ("gpufleet_reader_last_attempt_timestamp_seconds", "When the newest pass began, since 1970"),
     ("gpufleet_reader_last_success_timestamp_seconds", "When a pass last gave readings, since 1970"),
     ("gpufleet_reader_consecutive_failures", "Consecutive failed passes"),
@@ -232,7 +232,7 @@ def _add_readers(page: MetricsPage, node: dict[str, str], reports: Iterable[Read
     for report in reports:
         labels = format_labels({**node, "reader": report.reader, "lane": report.lane})
         if report.interval_seconds is not None:
-            page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)
+            page.add(INTERVAL, labels, report.interval_seconds)
         if report.last_success is not None:
             page.add("gpufleet_reader_last_success_timestamp_seconds", labels, report.last_success.timestamp())
         if report.state is ReaderState.NEVER:
