@@ -9,6 +9,7 @@ from gpufleet.hub.imports.scrape_status import TargetStatus
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError, SpoolError
+from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import Round
 from gpufleet.model.wire.batch import WireBatch
 from gpufleet.runtime import SystemClock
@@ -23,13 +24,14 @@ class OneReader:
     name = "exporter/x"
     lanes = (Lane.FAST,)
 
-    def __init__(self, fails: bool) -> None:
-        self.fails = fails
+    def __init__(self, fails: bool, *events: Event) -> None:
+        self.fails, self.events = fails, events
 
     async def read(self, lane: Lane) -> Round:
         if self.fails:
             raise ReaderError(Reason.TIMEOUT, "timed out")
-        return Round(samples=(gpu_sample(gpu_view(0), SystemClock().now_ns(), gpu_power_watts=1.0),))
+        sample = gpu_sample(gpu_view(0), SystemClock().now_ns(), gpu_power_watts=1.0)
+        return Round(samples=(sample,), events=self.events)
 
     async def close(self) -> None:
         pass
@@ -85,6 +87,14 @@ async def test_batch_has_the_time_of_the_answer() -> None:
     assert batch.heartbeat.answered_at is not None
     assert 0 <= batch.sent_at - batch.heartbeat.answered_at < 10**9
     assert len(batch.samples) == 1
+
+
+async def test_batch_has_the_events_of_the_reader() -> None:
+    ingest = FakeIngest()
+    lost = Event(view=gpu_view(0), kind=EventKind.GPU_LOST, at=SystemClock().now_ns())
+    await run(OneReader(False, lost), ingest, lambda it: bool(ingest.taken))
+    (batch,) = ingest.taken
+    assert [one.kind for part in batch.parts for one in part.events] == [EventKind.GPU_LOST]
 
 
 async def test_unreachable_host_reports_its_last_answer() -> None:

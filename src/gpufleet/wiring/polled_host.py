@@ -99,8 +99,9 @@ class PolledHost:
 
     def _batch(self, outcome: Outcome) -> Batch:
         now = self._clock.now_ns()
-        samples = outcome.round.samples if outcome.round is not None else ()
-        report = MachineReport(machine=Machine(name=self._node), samples=samples, readers=(outcome.status,))
+        samples, events = (outcome.round.samples, outcome.round.events) if outcome.round is not None else ((), ())
+        machine = Machine(name=self._node)
+        report = MachineReport(machine=machine, samples=samples, events=events, readers=(outcome.status,))
         return Batch(
             cluster=self._cluster,
             sender=self._sender,
