@@ -37,7 +37,7 @@ Readings = dict[str, dict[str, Value | Absent]]
 def readings_of(text: str) -> Readings:
     """Return the readings of each view in all-smi's dialect, by view key."""
     page = TextParser().parse(text.encode())
-    dialect = believed(ALL_SMI, [series.name for series in page.series])
+    dialect = believed(ALL_SMI, page.series)
     found = read_series(dialect, page.series, page.values, page.times, AT, reader="x")
     merged: Readings = {}
     for samples in found.machines.values():
@@ -107,6 +107,14 @@ def test_vgpu_families_are_believed_on_the_own_page_only() -> None:
     theirs = readings_of(page)
     believed_of_all_smi = {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
     assert metrics & {name for values in theirs.values() for name in values} == believed_of_all_smi
+
+
+def test_all_smi_beside_the_series_of_an_agent_is_not_believed() -> None:
+    """A federation answer has series of several targets. Those of a target have the label `job`."""
+    page = f'all_smi_gpu_power_consumption_watts{{{HOST},job="all-smi"}} 0\n'
+    agent = 'gpufleet_agent_start_timestamp_seconds{node="n1",job="gpufleet"} 1\n'
+    (found,) = readings_of(page + agent).values()
+    assert isinstance(found["gpu_power_watts"], Absent)
 
 
 ZEROS = f"""all_smi_gpu_utilization{{{HOST}}} 0

@@ -32,7 +32,7 @@ def _decode_page(source: CapturedInput) -> DecodeResult:
     if dialect is None:
         known = ", ".join(dialect.name for dialect in DIALECTS)
         raise WireError("page", f"the names are of no known exporter: {known}")
-    dialect = believed(dialect, (series.name for series in page.series))
+    dialect = believed(dialect, page.series)
     found = read_series(dialect, page.series, page.values, page.times, source.at, reader=dialect.name)
     _explain_foreign_names(found)
     notes = [f"read as a page of {dialect.name}"]

@@ -1,7 +1,7 @@
 """Registry of imported dialects, and detection of the dialect of a page."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -13,6 +13,7 @@ from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.dialects.native import NATIVE
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
 from gpufleet.model.catalogue import Subject
+from gpufleet.model.stored.samples import ImportedSeries
 
 MACHINE_ONLY = (Subject.MACHINE,)
 
@@ -67,14 +68,17 @@ _BELIEVED = {
 kept: our page, too, has 0 as the newest XID of a GPU without XIDs."""
 
 
-def believed(dialect: Dialect, names: Iterable[str]) -> Dialect:
-    """Return the dialect for the families of a page.
+def believed(dialect: Dialect, series: Collection[ImportedSeries]) -> Dialect:
+    """Return the dialect for the series of a page.
 
     A page with families of gpufleet was written by an agent: under another project's names its values are the driver's,
-    so the families that this project itself fills wrongly are imported, too, and 0 is a value.
+    so the families that this project itself fills wrongly are imported, too, and 0 is a value. Series with the label
+    `job` are those of several targets of a Prometheus.
     """
     own = _BELIEVED.get(dialect.name)
-    return own if own is not None and any(map(NATIVE.is_mine, names)) else dialect
+    if own is None or not any(NATIVE.is_mine(one.name) for one in series):
+        return dialect
+    return dialect if any("job" in one.labels for one in series) else own
 
 
 def device_dialects(names: Iterable[str]) -> tuple[Dialect, ...]:

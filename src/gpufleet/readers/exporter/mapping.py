@@ -93,7 +93,7 @@ def samples_of(
     Raises:
         ReaderError: if the page has no metrics of this dialect, several machines, or no device within the maximum.
     """
-    read_as = believed(dialect, (series.name for series in page.series))
+    read_as = believed(dialect, page.series)
     found = read_series(read_as, page.series, page.values, page.times, at, reader=reader)
     names = sorted(filter(None, found.machines))
     if len(names) > 1:
