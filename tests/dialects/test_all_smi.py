@@ -130,7 +130,7 @@ all_smi_mig_instance_memory_total_bytes{{{MIG}}} 0
 """Page of all-smi after driver errors."""
 
 
-def test_zero_of_a_failed_query_is_no_data() -> None:
+def test_zero_of_a_failed_query_is_absent() -> None:
     found = {
         (key, name): value.reason
         for key, values in readings_of(ZEROS).items()
@@ -139,7 +139,11 @@ def test_zero_of_a_failed_query_is_no_data() -> None:
     }
     assert found.pop((f"gpu/{GPU}", "gpu_temperature_celsius")) is Reason.NOT_SUPPORTED
     assert len(found) == 8
-    assert set(found.values()) == {Reason.NO_DATA}
+    possible = {"gpu_utilization_ratio", "gpu_memory_used_bytes"}
+    assert {name: reason for (_, name), reason in found.items()} == {
+        name: Reason.AMBIGUOUS_ZERO if name in possible else Reason.NO_DATA
+        for name in (*possible, "gpu_memory_total_bytes", "gpu_power_watts")
+    }
 
 
 @pytest.mark.parametrize("text", ["GPU-0", "GPU-12", "JetsonGPU"])

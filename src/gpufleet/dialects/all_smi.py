@@ -5,10 +5,11 @@ It covers both generations of labels: `uuid`, `index` before 2026-04; `gpu_uuid`
 Names, labels and units are from its renderers at b92ea0a; no page of a running server was seen. Only its mock and tests
 print families of vGPU and MIG; its server never fills them.
 
-Utilisation, power and memory are 0 if the driver returned an error, and utilisation is 0 in MIG mode. Such a 0 cannot
-be distinguished from that of an idle GPU, so it is absent. On a page that gpufleet wrote, a 0 is the driver's value,
-and `unread` families are imported, too. If the driver did not return the UUID or name of a GPU, all-smi writes `GPU-`
-and its index, or `Unknown GPU`. Neither is used, nor is the constant that its reader for Jetson writes as UUID.
+Utilisation, power and memory are 0 if the driver returned an error, and utilisation is 0 in MIG mode. Such a 0 is
+absent: that of utilisation and used memory cannot be distinguished from that of an idle GPU. On a page that gpufleet
+wrote, a 0 is the driver's value, and `unread` families are imported, too. If the driver did not return the UUID or name
+of a GPU, all-smi writes `GPU-` and its index, or `Unknown GPU`. Neither is used, nor is the constant that its reader
+for Jetson writes as UUID.
 """
 
 import re
@@ -67,8 +68,8 @@ def _threshold(name: str, threshold: str) -> FamilyMapping:
 _ENABLED = ("disabled", "enabled")
 
 FAMILIES = table(
-    _row(GPU, "gpu_utilization", "gpu_utilization_ratio", over=100, zero=Reason.NO_DATA),
-    _row(GPU, "gpu_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.NO_DATA),
+    _row(GPU, "gpu_utilization", "gpu_utilization_ratio", over=100, zero=Reason.AMBIGUOUS_ZERO),
+    _row(GPU, "gpu_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.AMBIGUOUS_ZERO),
     _row(GPU, "gpu_memory_total_bytes", "gpu_memory_total_bytes", zero=Reason.NO_DATA),
     _row(GPU, "gpu_temperature_celsius", "gpu_temperature_celsius", zero=Reason.NOT_SUPPORTED),
     _row(GPU, "gpu_power_consumption_watts", "gpu_power_watts", zero=Reason.NO_DATA),
@@ -94,12 +95,12 @@ FAMILIES = table(
     _row(GPU, "vgpu_scheduler_policy", "gpu_vgpu_scheduler_policy", states=SCHEDULER_POLICIES, unread=_FALSE),
     _row(VGPU, "vgpu_utilization", "gpu_utilization_ratio", over=100, unread=_PAST),
     _row(VGPU, "vgpu_memory_utilization", "gpu_memory_activity_ratio", over=100, unread=_PAST),
-    _row(VGPU, "vgpu_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.NO_DATA),
+    _row(VGPU, "vgpu_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.AMBIGUOUS_ZERO),
     _row(VGPU, "vgpu_memory_total_bytes", "gpu_memory_total_bytes", zero=Reason.NO_DATA),
     _row(VGPU, "vgpu_active", "vgpu_active", unread="0 wherever accounting is off"),
     _row(MIG, "mig_instance_utilization_gpu", "gpu_graphics_activity_ratio", over=100, unread=_UNDEFINED),
     _row(MIG, "mig_instance_utilization_memory", "gpu_dram_activity_ratio", over=100, unread=_UNDEFINED),
-    _row(MIG, "mig_instance_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.NO_DATA),
+    _row(MIG, "mig_instance_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.AMBIGUOUS_ZERO),
     _row(MIG, "mig_instance_memory_total_bytes", "gpu_memory_total_bytes", zero=Reason.NO_DATA),
     _row(GPU, "energy_consumed_joules_total", "gpu_energy_joules_total", counter=True, unread=_OF_POWER),
     _row(MACHINE, "cpu_utilization", "host_cpu_utilization_ratio", over=100),

@@ -31,6 +31,7 @@ class Reason(enum.StrEnum):
     NOT_PERMITTED = "not_permitted"  # needs a privilege that this process lacks; detail names it
     # the value
     NO_DATA = "no_data"  # the source exists but has no value yet
+    AMBIGUOUS_ZERO = "ambiguous_zero"  # the source writes 0 both for a measured 0 and for a failed query
     INVALID_VALUE = "invalid_value"  # the source gave a sentinel, NaN or a value out of range
     NOT_REPORTED = "not_reported"  # the source does not include this metric
     # the collection
@@ -77,6 +78,7 @@ REASON_TEXTS: Mapping[Reason, str] = {
     Reason.NOT_IN_GUEST: "A virtual machine cannot see it.",
     Reason.NOT_PERMITTED: "The reader lacks a privilege.",
     Reason.NO_DATA: "The source has no value yet.",
+    Reason.AMBIGUOUS_ZERO: "The source reports 0, which it also reports if it cannot read the value.",
     Reason.INVALID_VALUE: "The source returned an invalid value.",
     Reason.NOT_REPORTED: "The source does not report it.",
     Reason.NOT_COLLECTED: "No reader is configured, or none has completed a pass.",
@@ -120,7 +122,13 @@ _WORST_FIRST = {
         (
             *(Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.NO_DRIVER, Reason.DRIVER_MISMATCH, Reason.DRIVER_ERROR),
             *(Reason.TIMEOUT, Reason.INVALID_VALUE, Reason.NOT_PERMITTED, Reason.STALE, Reason.NO_DATA),
-            *(Reason.NOT_REPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST, Reason.NOT_IN_DRIVER),
+            *(
+                Reason.AMBIGUOUS_ZERO,
+                Reason.NOT_REPORTED,
+                Reason.NOT_IN_MIG_MODE,
+                Reason.NOT_IN_GUEST,
+                Reason.NOT_IN_DRIVER,
+            ),
             Reason.NOT_SUPPORTED,
         )
     )

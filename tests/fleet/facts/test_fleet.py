@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.fleet.facts.core_readings import UNEXPLAINED, WATCHED_METRICS
 from gpufleet.fleet.facts.fleet import fleet_tables
 from gpufleet.fleet.facts.history import FactMemory
@@ -322,6 +323,13 @@ def test_core_readings_of_a_stale_lane_are_missing() -> None:
     world = healthy_world()
     found = world.judge(Fault(ages={Lane.FAST: 150.0}))
     assert found == {"gpu.metrics_missing": {f"{CLUSTER}/{world.machine}/{key}" for key in world.gpus}}
+
+
+@pytest.mark.parametrize("name", ["all_smi_gpu_utilization", "all_smi_gpu_memory_used_bytes"])
+def test_zero_of_an_idle_gpu_by_all_smi_is_not_missing(name: str) -> None:
+    family = ALL_SMI.families[name]
+    assert family.zero is not None
+    assert healthy_world().judge(Fault(gpu={family.metric: Absent(family.zero)})) == {}
 
 
 def test_utilization_that_mig_mode_hides_is_not_missing() -> None:

@@ -91,6 +91,11 @@ def test_gpu_whose_device_has_no_such_value_is_complete(reason: Reason) -> None:
     assert found.condition[0] == 1
 
 
+def test_gpu_that_all_smi_reports_as_idle_is_complete() -> None:
+    found = reports([own(0, gpu_utilization_ratio=Absent(Reason.AMBIGUOUS_ZERO))])
+    assert (found.use[0], found.condition[0]) == (1, 1)
+
+
 def test_old_readings_leave_only_the_known_gpus() -> None:
     found = reports([own(0), own(1)], age=3600.0)
     assert (found.known[0], found.identified[0], found.use[0], found.unattributed[0]) == (2, 0, 0, 0)

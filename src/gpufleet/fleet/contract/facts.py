@@ -57,7 +57,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         reporting_gpus: GPUs with a current value.
         identified_gpus: reporting GPUs that are known by UUID.
         usage_gpus: reporting GPUs with current utilisation and memory. An absence with `not_supported`,
-            `not_in_mig_mode` or `not_in_guest` counts: the device has no such value.
+            `not_in_mig_mode` or `not_in_guest` counts: the device has no such value. So does one with
+            `ambiguous_zero`: the source reports idle GPUs in this way.
         condition_gpus: reporting GPUs with current power and temperature, by the same rule.
         invalid_gpus: GPUs with a reading that is absent with `invalid_value`.
         unattributed_gpus: GPUs with unknown holders.

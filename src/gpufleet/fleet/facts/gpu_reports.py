@@ -18,7 +18,10 @@ from gpufleet.model.time import NANOS
 USE_METRICS = ("gpu_utilization_ratio", "gpu_memory_used_bytes")
 CONDITION_METRICS = ("gpu_power_watts", "gpu_temperature_celsius")
 
-_NOT_AVAILABLE = tuple(number_of(one) for one in (Reason.NOT_SUPPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST))
+_COMPLETE = tuple(
+    number_of(one) for one in (Reason.NOT_SUPPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST, Reason.AMBIGUOUS_ZERO)
+)
+"""Reasons of an absent reading for which a source does not fail the contract."""
 
 
 class ReportedGpus(msgspec.Struct, frozen=True):
@@ -31,7 +34,8 @@ class ReportedGpus(msgspec.Struct, frozen=True):
             count.
         described: GPUs that a guest should have by its description.
         identified, use, condition: reporting GPUs that are known by UUID, and those with current utilisation and
-            memory, and power and temperature. A metric that the device or its driver does not support counts.
+            memory, and power and temperature. A metric that the device or its driver does not support counts, and so
+            does a zero of all-smi.
         invalid: GPUs with a reading that is absent with `invalid_value`.
         unattributed: reporting GPUs with unknown holders.
     """
@@ -77,7 +81,7 @@ def _are_reported(readings: MergedReadings, metrics: tuple[str, ...]) -> Column:
     """Return whether each GPU has a value of every metric, or its device has none."""
     found = np.ones(readings.count, bool)
     for metric in metrics:
-        found &= ~np.isnan(readings.value(metric)) | np.isin(readings.reasons(metric), _NOT_AVAILABLE)
+        found &= ~np.isnan(readings.value(metric)) | np.isin(readings.reasons(metric), _COMPLETE)
     return found
 
 
