@@ -126,6 +126,18 @@ def mig_cases() -> Iterator[RuleCase]:
             named("gpu:dcgm_idle_held:info", {labelled("", gpu): 1}),
         ],
     )
+    board = {labelled(f"DCGM_FI_DEV_{name}", one): "100x10" for name in ("POWER_USAGE", "GPU_TEMP") for one in held}
+    pod = labelled("", {"namespace": "ml", "pod": "web-1"})
+    yield RuleCase(
+        "power that parts repeat is not theirs",
+        board,
+        [
+            named("node:dcgm_gpu_power_watts:sum", {'{node="n1"}': 200}),
+            named("pod:dcgm_gpu_power_watts:sum", {pod: 100}),
+            named("namespace:dcgm_gpu_power_watts:sum", {'{namespace="ml"}': 100}),
+            named("pod:dcgm_gpu_temperature_celsius:max", {pod: 100}),
+        ],
+    )
     shares = {
         labelled("DCGM_FI_DEV_FB_USED", {**whole, "vgpu": vgpu, "namespace": "ml", "pod": f"p{vgpu}"}): "5x10"
         for vgpu in ("0", "1")

@@ -157,12 +157,14 @@ def _held_rule(level: str, one: Rollup) -> RecordingRule:
 
 
 def _over_held(level: str, one: Rollup, beside: Rollup | None = None) -> str:
+    """Return the roll-up of holders. A part repeats the power of its GPU, which is not that of its holder."""
     labels = LEVELS[level]
     matchers = 'job_id!=""' if level == "job" else 'pod!=""'
+    values = _values(one, WHOLE if one.metric.unit == "watts" else "", beside)
     once = (*labels, *(label for label in DEVICE if label not in labels))
     return (
         f"{one.operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
-        f"    {HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {_values(one, beside=beside)}\n  )\n)"
+        f"    {HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {values}\n  )\n)"
     )
 
 
