@@ -103,14 +103,18 @@ def test_reports_of_a_run_have_one_row(lane: str, step: int) -> None:
 
 @pytest.mark.parametrize("delay", [newest_first, from_both_ends, shuffled])
 @pytest.mark.parametrize("live", [1, 2, 3])
-def test_turn_in_one_of_several_outages_has_its_texts(delay: Callable[..., list[Report]], live: int) -> None:
-    reports = [(1_790_000_000 + number * 10, 2 if 1150 <= number < 1200 else 1) for number in range(2000)]
+@pytest.mark.parametrize("outages", [3, 5, 12])
+def test_turn_in_one_of_several_outages_has_its_texts(
+    delay: Callable[..., list[Report]], live: int, outages: int
+) -> None:
+    begin = 1000 + (90 + live) * (outages - 1) + 6
+    reports = [(1_790_000_000 + number * 10, 2 if begin <= number < begin + 24 else 1) for number in range(3000)]
     late: list[Report] = []
     order, start = reports[:1000], 1000
-    for _ in range(3):
-        late += reports[start : start + 120]
-        order += reports[start + 120 : start + 120 + live]
-        start += 120 + live
+    for _ in range(outages):
+        late += reports[start : start + 90]
+        order += reports[start + 90 : start + 90 + live]
+        start += 90 + live
     order += [*delay(late, random.Random(0)), *reports[start:]]
     assert texts_of(reports, written(order, "fast")) == reports
 

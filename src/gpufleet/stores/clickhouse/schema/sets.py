@@ -29,6 +29,9 @@ _SECOND, _STEP = (1 << 40) - 1, (1 << 20) - 1
 _PAUSE_WEIGHT, _PAUSE_LIMIT = 2, 8
 """A pause counts 2, a usual step counts it down by 1; from 8 on, the steps are no pauses, such as four in a row."""
 
+_USUAL_LIMIT = 60
+"""Longest usual step in seconds: the steps of a sender whose connection fails again and again are pauses."""
+
 _GAP = RETURN_GAP_NS // NANOS
 
 _LANE_SECONDS = {lane.value: seconds for lane, seconds in LANE_SECONDS.items()}
@@ -106,6 +109,10 @@ class _TextRun(NamedTuple):
         """Return the longest time between two reports of the subject without a missing one."""
         return min(MISSED_PASSES * max(self.usual, _LANE_SECONDS.get(lane, 0.0)), _GAP)
 
+    def is_sparse(self, lane: str) -> bool:
+        """Return whether the subject reports less often than its lane: reports can be missing within the run."""
+        return self.usual > _LANE_SECONDS.get(lane, 0.0)
+
     def pace(self, step: int, longest: float) -> tuple[int, int]:
         """Return `usual` and `pauses` after a step in seconds.
 
@@ -113,9 +120,10 @@ class _TextRun(NamedTuple):
         pauses: the subject reports less often than its lane.
         """
         if step <= longest:
-            return (7 * self.usual + step) // 8 if self.usual else step, max(0, self.pauses - 1)
+            usual = (7 * self.usual + step) // 8 if self.usual else step
+            return min(usual, _USUAL_LIMIT), max(0, self.pauses - 1)
         pauses = self.pauses + _PAUSE_WEIGHT
-        return (self.usual, pauses) if pauses < _PAUSE_LIMIT else (min(step, _STEP), 0)
+        return (self.usual, pauses) if pauses < _PAUSE_LIMIT else (min(step, _USUAL_LIMIT), 0)
 
 
 def _pack(texts: int, usual: int, pauses: int, first: int, last: int) -> int:
@@ -172,7 +180,7 @@ class WriteCache:
             first = newest.first if continues else second
             self.info[subject] = _pack(number, usual, pauses, first, second)
             return not continues
-        if second >= newest.first:
+        if second >= newest.first and (newest.texts != number or not newest.is_sparse(subject[-1])):
             if newest.texts != number:
                 self.info[subject] = _pack(0, newest.usual, newest.pauses, newest.last, newest.last)
             return newest.texts != number
