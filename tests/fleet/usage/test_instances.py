@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from gpufleet.fleet.usage.instances import instance_intervals
@@ -81,6 +82,46 @@ def test_replaced_instance_stays_so_if_it_is_used_again(after: str, last: int, e
     again = ((9 * HOUR, UNBOUNDED),) if after == MINE and end < 9 else ()
     end = UNBOUNDED if after == MINE and end == 9 else end * HOUR
     assert found[place(A)] == ((0, end), *again)
+
+
+SECOND = 10**9
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+
+
+def ended(*reports: StoredSample) -> list[StoredSample]:
+    """Return newest samples of instances whose GPU was read later."""
+    at = 9 * HOUR
+    gpu = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
+    parts = [
+        msgspec.structs.replace(
+            one,
+            sample=msgspec.structs.replace(
+                one.sample,
+                view=msgspec.structs.replace(one.sample.view, parent=GPU.key),  # type: ignore[type-var]
+            ),
+        )
+        for one in reports
+    ]
+    return [*parts, StoredSample(sample=gpu, received_at=at)]
+
+
+@pytest.mark.parametrize(("begin", "lives", "is_replaced"), [
+    *((0, 300, False), (3, 300, False), (295, 300, False), (2, 0, False)),
+    *((310, 900, True), (900, 1800, True)),
+])  # fmt: skip
+def test_instance_beside_another_one_does_not_replace_it(begin: int, lives: int, is_replaced: bool) -> None:
+    """The first instance ends 300 s after its start, or after its first pass. The second one begins before or after."""
+    last = HOUR + (300 if lives else 0) * SECOND
+    texts = [text(A, HOUR, MINE), text(B, HOUR + begin * SECOND, MINE)]
+    found = intervals(texts, *ended(report(A, last), report(B, HOUR + max(begin, lives) * SECOND)))
+    assert found[place(A)] == ((0, HOUR + begin * SECOND if is_replaced else UNBOUNDED),)
+    assert found[place(B)][0][1] == UNBOUNDED
+
+
+def test_instance_on_another_host_replaces_it_also_by_a_clock_behind() -> None:
+    texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=2 * HOUR, text=MINE)]
+    stored = {"host": ended(report(A, 2 * HOUR + 300 * SECOND)), "other": [report(B, 9 * HOUR)]}
+    assert instance_intervals(MINE, texts, stored)[place(A)] == ((0, 2 * HOUR),)
 
 
 def test_texts_of_imports_do_not_count() -> None:

@@ -19,7 +19,11 @@ from gpufleet.model.api.inventory import RETURN_GAP_NS
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, normalise_uuid
+
+PASS_NS = 5 * NANOS
+"""Longest time between the reports of two instances in one pass of a reader."""
 
 LastReport = Callable[[Place, int, int], int | None]
 """Returns when an instance was last reported within an interval, nanoseconds since 1970, or None."""
@@ -37,7 +41,8 @@ class _Run(NamedTuple):
         start, end: nanoseconds since 1970; `end` is that of the next report after a pause, or of the next machine.
         place: the instance.
         is_first: whether no virtual machine had the instance before.
-        last: last report from which another instance can replace it; `UNBOUNDED` if it was reported until `end`.
+        last: last report; `UNBOUNDED` if it was reported until `end`.
+        is_present: whether the instance still exists.
     """
 
     start: int
@@ -45,6 +50,20 @@ class _Run(NamedTuple):
     place: Place
     is_first: bool
     last: int
+    is_present: bool
+
+    def is_replaced_by(self, later: "_Run") -> bool:
+        """Return whether the machine has a later instance in place of this one: it began after the last report of this.
+
+        The clocks of two hosts can differ.
+        """
+        if self.is_present:
+            until = self.last + MAX_CLOCK_SKEW_NS
+        elif later.place[0] == self.place[0]:
+            until = self.last + PASS_NS
+        else:
+            until = self.last - MAX_CLOCK_SKEW_NS
+        return self.end > later.start > max(self.start, until)
 
 
 def instance_intervals(
@@ -68,13 +87,15 @@ def instance_intervals(
         if holder is not None and one.reader in readers.get(place, ()):
             holders[place].append((one.at, holder))
     had = [place for place, changes in holders.items() if any(holder == wanted for _, holder in changes)]
-    newest = {place: at + (MAX_CLOCK_SKEW_NS if place in present else -MAX_CLOCK_SKEW_NS) for place, at in last.items()}
     search = last_within if len(had) > 1 else always_reported
-    runs = sorted(run for place in had for run in _runs(wanted, place, holders[place], newest[place], search))
+    runs = sorted(
+        run
+        for place in had
+        for run in _runs(wanted, place, holders[place], search, newest=last[place], is_present=place in present)
+    )
     found: dict[Place, list[Interval]] = defaultdict(list)
     for run in runs:
-        later = [one.start for one in runs if run.end > one.start > max(run.start, run.last)]
-        until = min(later, default=run.end)
+        until = min((later.start for later in runs if run.is_replaced_by(later)), default=run.end)
         had_other = runs[0].start < run.start - MAX_CLOCK_SKEW_NS
         begin = 0 if run.is_first and not had_other else run.start
         intervals = found[run.place]
@@ -98,7 +119,13 @@ def guest_stays(had: Iterable[Interval], stays: Sequence[Interval]) -> tuple[Int
 
 
 def _runs(
-    wanted: str, place: Place, changes: Sequence[tuple[int, str]], newest: int, last_within: LastReport
+    wanted: str,
+    place: Place,
+    changes: Sequence[tuple[int, str]],
+    last_within: LastReport,
+    *,
+    newest: int,
+    is_present: bool,
 ) -> Iterator[_Run]:
     """Yield the runs of an instance, in order of time, from its texts.
 
@@ -106,8 +133,9 @@ def _runs(
         wanted: UUID of the virtual machine.
         place: the instance.
         changes: times and virtual machines.
-        newest: `last` of its present run.
         last_within: as in `instance_intervals`.
+        newest: its newest report.
+        is_present: whether it still exists.
     """
     start: int | None = None
     is_first = changes[0][1] == wanted
@@ -119,9 +147,9 @@ def _runs(
         if end != UNBOUNDED and end - at > RETURN_GAP_NS:
             reported = max(at, last_within(place, at, end) or at)
             if end - reported > RETURN_GAP_NS:
-                last = reported - MAX_CLOCK_SKEW_NS
+                last = reported
         if after != wanted or last != UNBOUNDED:
-            yield _Run(start, end, place, is_first, last)
+            yield _Run(start, end, place, is_first, last, is_present and end == UNBOUNDED)
             start, is_first = None, False
 
 
