@@ -1,5 +1,6 @@
 """Events that follow from the states of devices."""
 
+import msgspec
 import pytest
 
 from gpufleet.fleet.device_events import MAX_DEVICES, DeviceStates
@@ -51,6 +52,16 @@ def test_gpu_known_by_its_address_recovers_under_its_uuid() -> None:
 
 def at_slot(uuid: str | None = None) -> View:
     return View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:64:00.0", uuid=uuid)
+
+
+def test_gpu_of_a_source_that_reports_failures_only_recovers_under_its_uuid() -> None:
+    """nvidia-smi can print the address of a lost GPU without its UUID."""
+    states = DeviceStates("x")
+    unnamed = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:64:00.0")
+    named = msgspec.structs.replace(unnamed, uuid="GPU-1")
+    works = msgspec.structs.replace(sample(named, "ok"), values={"gpu_power_watts": 300.0})
+    found = [states.change_by_samples([one]) for one in (works, sample(unnamed, "lost"), works) * 2]
+    assert [[event.kind for event in one] for one in found] == [[], ["gpu_lost"], ["gpu_recovered"]] * 2
 
 
 def test_failed_gpu_that_is_known_by_its_address_later_has_one_failure() -> None:

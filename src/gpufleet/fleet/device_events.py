@@ -94,11 +94,7 @@ class DeviceStates:
         stated = {one.view.key for one in samples if one.view is not None and _STATE.name in one.values}
         for sample in samples:
             state = sample.values.get(_STATE.name)
-            if (
-                sample.view is not None
-                and sample.view.key not in stated
-                and self._is_recovered(sample.view.key, sample)
-            ):
+            if sample.view is not None and sample.view.key not in stated and self._is_recovered(sample.view, sample):
                 state = OK
             if sample.view is not None and sample.view.kind is ViewKind.GPU and isinstance(state, str):
                 events += self.change(sample.view, state, sample.measured_at)
@@ -108,9 +104,10 @@ class DeviceStates:
         """Return the last state of a device, `ok` by default."""
         return self._states.get(view.key, OK)
 
-    def _is_recovered(self, key: str, sample: Sample) -> bool:
+    def _is_recovered(self, view: View, sample: Sample) -> bool:
         """Return whether a device has failed, and its readings prove that it works."""
-        return key in self._failed and sample.lane is _STATE.lane and state_of(sample.values, sample.dims) == OK
+        has_failed = view.key in self._failed or (view.kind is ViewKind.GPU and view.unnamed_key in self._failed)
+        return has_failed and sample.lane is _STATE.lane and state_of(sample.values, sample.dims) == OK
 
     def _record(self, key: str, state: str) -> None:
         self._states.pop(key, None)
