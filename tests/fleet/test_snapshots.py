@@ -105,6 +105,17 @@ def test_loss_without_a_state_is_a_state() -> None:
     assert judged(gpu(gpu_power_watts=LOSS))["gpu_state"].value == "lost"
 
 
+@pytest.mark.parametrize(("metric", "age", "state"), [
+    *(("gpu_serial", 20, "ok"), ("gpu_row_remap_failed", 20, "ok"), ("gpu_serial", 0, "lost")),
+    ("gpu_sm_activity_ratio", 20, "lost"),
+])  # fmt: skip
+def test_slow_pass_of_another_reader_is_no_evidence_after_it(metric: str, age: float, state: str) -> None:
+    """The state of a reader follows from its fast lane, which the document may have from another reader only."""
+    stated = value("ok", "dcgm", age=10)
+    found = judged(gpu(gpu_state=stated, **{metric: absent(Reason.GPU_LOST, "nvidia_smi", age)}))
+    assert found["gpu_state"].value == state
+
+
 def test_loss_read_before_an_absent_state_is_no_state() -> None:
     """The reader read the GPU as lost, then as ok, and stopped."""
     stopped = absent(Reason.STALE, age=20)

@@ -128,21 +128,26 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
 
 
 def _without_old_failures(device: Device, stated: Reading | None) -> Device:
-    """Return a device without the failures that its reader read before its newest reading of the state.
+    """Return a device without failures that were read before the newest reading of its state.
 
-    They prove nothing, also if that state is absent: slow passes can have read a GPU that has recovered since.
+    They prove nothing, also if that state is absent: slow passes can have read a GPU that has recovered since. Failures
+    of another reader's fast lane are kept: see `deciding_state`.
     """
     if stated is None:
         return device
 
-    def is_old(reading: Reading | DimReading) -> bool:
-        is_before = reading.reader == stated.reader and 0 < _measured_at(reading) < _measured_at(stated)
+    def is_old(metric: str, reading: Reading | DimReading) -> bool:
+        known = CATALOGUE.get(metric)
+        is_fast = known is None or known.lane is CATALOGUE[STATE].lane
+        is_before = 0 < _measured_at(reading) < _measured_at(stated) and (
+            reading.reader == stated.reader or not is_fast
+        )
         return is_before and reading.absent is not None and is_failure(reading.absent)
 
     return msgspec.structs.replace(
         device,
-        readings={name: one for name, one in device.readings.items() if not is_old(one)},
-        dimensions=tuple(one for one in device.dimensions if not is_old(one)),
+        readings={name: one for name, one in device.readings.items() if not is_old(name, one)},
+        dimensions=tuple(one for one in device.dimensions if not is_old(one.metric, one)),
     )
 
 
