@@ -180,6 +180,13 @@ def test_failed_reader_reports_no_device_status(state: str, theirs: dict[str, in
     assert not found.unknown
 
 
+def test_status_of_an_agents_device_is_not_read() -> None:
+    """The agent's own state names the failure. A Collector can send the two points in different requests."""
+    (status,) = [one for one in sent(sample_of(GPU, "gpu_state", "lost")) if one.name == "hw.status" and one.value == 1]
+    found = read_points("n", [status], reader="otlp")
+    assert (found.machines, list(found.unknown)) == ({}, [])
+
+
 def foreign(*states: str) -> Value | Absent | None:
     """Return the state that a device has by points of other projects, with plausible readings beside them."""
     device = {"hw.id": "GPU-1", "hw.type": "gpu"}

@@ -154,12 +154,12 @@ def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float)
         original.get(attributes.get(attribute, ""), attributes.get(attribute, "")) for attribute in row.dims
     )
     if metric.kind is MetricKind.STATE:
-        if value != 1:
+        is_own = row.name.startswith(OWN)
+        if value != 1 or (KIND in attributes and not is_own):  # our agent sends the state itself, too
             return None
-        if row.name.startswith(OWN):
-            state = attributes.get(STATE, "")
-        else:  # `failed` stands for several states. Points under our own name, if there are any, name the worse one
-            state = row.states[0] if len(row.states) == 1 else ERROR
+        # `failed` stands for several states. Points under our own name, if there are any, name the worse one.
+        theirs = row.states[0] if len(row.states) == 1 else ERROR
+        state = attributes.get(STATE, "") if is_own else theirs
         known = state in metric.states
         return MappedPoint(
             metric=metric.name, labels=labels, value=state if known else Absent(Reason.INVALID_VALUE, f"{name}: state")
