@@ -89,6 +89,10 @@ def native_page(*ages: tuple[str, str, int], stamp: str = "") -> str:
         ([("nvml", "fast", 5), ("nvml", "static", 1)], "lost"),
         ([("nvml", "fast", 5), ("nvml", "static", 5)], "lost"),
         ([("nvml", "fast", 5), ("netdata", "fast", 900), ("nvml", "static", 300)], "ok"),
+        ([("nvml", "fast", 5), ("netdata", "fast", 12), ("nvml", "static", 10)], "ok"),
+        ([("netdata", "fast", 900), ("nvml", "static", 300)], "ok"),
+        ([("nvml", "fast", 5), ("nvml", "static", 300), ("dcgm", "static", 1)], "ok"),
+        ([("nvml", "fast", -300), ("nvml", "static", -200)], "ok"),
     ],
 )
 def test_loss_read_before_the_state_is_over(ages: list[tuple[str, str, int]], expected: str, stamp: str) -> None:

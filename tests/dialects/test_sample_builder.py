@@ -48,6 +48,48 @@ def test_loss_read_before_an_absent_state_is_no_state(at: int, expected: object)
     assert found == [expected]
 
 
+def states_of(*readings: tuple[int, str, Value | Absent]) -> dict[int, object]:
+    """Return the states by time."""
+    builder = SampleBuilder()
+    for at, name, value in readings:
+        builder.add(GPU, name, value, at)
+    samples = builder.samples("x")
+    return {one.measured_at: one.values["gpu_state"] for one in samples if "gpu_state" in one.values}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_evidence_is_about_its_own_scrape(order: int) -> None:
+    """A request after an outage has several scrapes."""
+    lost = {2, 3, 6}
+    scrapes: list[tuple[int, str, Value | Absent]] = [
+        (at, name, found)
+        for at in range(1, 8)
+        for name, found in (("gpu_state", "ok"), ("gpu_serial", LOST if at in lost else "1"))
+    ]
+    expected = {at: "lost" if at in lost else "ok" for at in range(1, 8)}
+    assert states_of(*scrapes[::order]) == expected
+
+
+def test_evidence_without_a_state_is_about_its_own_scrape() -> None:
+    power: list[tuple[int, str, Value | Absent]] = [(at, "gpu_power_watts", 300.0) for at in (1, 2, 5, 6)]
+    assert states_of(*power, (3, "gpu_serial", LOST), (4, "gpu_power_watts", LOST)) == {3: "lost", 4: "lost"}
+    assert states_of((1, "gpu_state", "reset_required"), *power, (4, "gpu_serial", LOST)) == {
+        1: "reset_required",
+        4: "lost",
+    }
+
+
+def test_core_error_of_a_mig_device_is_about_its_own_scrape() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPU.key)
+    builder = SampleBuilder()
+    for at in (1, 2, 3):
+        builder.add(GPU, "gpu_state", "ok", at)
+        builder.add(mig, "gpu_bar1_used_bytes", 1, at)
+        builder.add(mig, "gpu_memory_used_bytes", Absent(Reason.DRIVER_ERROR) if at == 2 else 1, at)
+    states = {one.measured_at: one.values["gpu_state"] for one in builder.samples("x") if "gpu_state" in one.values}
+    assert states == {1: "ok", 2: "error", 3: "ok"}
+
+
 def test_worse_state_of_the_page_is_kept() -> None:
     assert state(("gpu_state", "lost"), ("gpu_power_watts", Absent(Reason.DRIVER_ERROR))) == "lost"
 

@@ -146,7 +146,7 @@ def read_series(
     found = SeriesReadings({}, {}, {})
     machines: dict[str, SampleBuilder] = {}
     guests: dict[str, SampleBuilder] = {}
-    measured = _measured(dialect, series, values, times, at) if dialect.measured else {}
+    measured = _measured(dialect, series, values, times, at) if dialect.measured else _LaneTimes({}, {})
     for number, (item, value) in enumerate(zip(series, values, strict=True)):
         meaning = item.meaning
         if not isinstance(meaning, SeriesMeaning) or meaning.dialect is not dialect:
@@ -203,31 +203,43 @@ def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meaning: S
         found.unattributed += 1
 
 
-_Measured = tuple[bool, str, View | None, Lane, int]
+_LaneKey = tuple[bool, str, View | None, Lane, int]
 """Whether a machine is a guest, its name, the device, the lane, and the timestamp of the samples, 0 for none."""
 
 _STATE_LANE = CATALOGUE[STATE].lane
 
 
-def _instant(measured: Mapping[_Measured, int], subject: SeriesSubject, lane: Lane, at: int) -> int:
-    return measured.get((subject.guest, subject.machine, subject.view, lane, 0), at) if measured else at
+class _LaneTimes(NamedTuple):
+    """Times of measurement on a page of an agent, nanoseconds since 1970.
+
+    Attributes:
+        dates: those of the readings of a lane, by the clock of the importing machine.
+        by_reader: those of each reader of a lane, by the agent's clock.
+    """
+
+    dates: dict[_LaneKey, int]
+    by_reader: dict[_LaneKey, dict[str, int]]
 
 
-def _is_evidence(
-    dialect: Dialect, measured: Mapping[_Measured, int], subject: SeriesSubject, lane: Lane, own: int
-) -> bool:
+def _instant(measured: _LaneTimes, subject: SeriesSubject, lane: Lane, at: int) -> int:
+    dates = measured.dates
+    return dates.get((subject.guest, subject.machine, subject.view, lane, 0), at) if dates else at
+
+
+def _is_evidence(dialect: Dialect, measured: _LaneTimes, subject: SeriesSubject, lane: Lane, own: int) -> bool:
     """Return whether an absence of a lane can prove the state of a GPU: it was not measured before the state.
 
-    An agent's page repeats the absences of its slow lanes, also with the timestamp of the scrape. A part of a scrape
-    may lack the times of measurement.
+    An agent's page repeats the absences of its slow lanes, also with the timestamp of the scrape. It does not assign
+    readings to readers, so this has to be true of each reader of the lane. A part of a scrape may lack the times.
     """
     if lane is _STATE_LANE or not dialect.measured:
         return True
     device = (subject.guest, subject.machine, subject.view)
-    absent_at, stated_at = measured.get((*device, lane, own)), measured.get((*device, _STATE_LANE, own))
-    if absent_at is None or stated_at is None:
+    absent_at = measured.by_reader.get((*device, lane, own))
+    stated_at = measured.by_reader.get((*device, _STATE_LANE, own), {})
+    if absent_at is None:
         return own == 0
-    return absent_at >= stated_at
+    return all(reader in stated_at and at >= stated_at[reader] for reader, at in absent_at.items())
 
 
 def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Absent:
@@ -247,16 +259,15 @@ def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Abse
 
 def _measured(
     dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], times: Mapping[int, int], at: int
-) -> dict[_Measured, int]:
-    """Return the time of measurement by machine, view and lane, from the page's own family.
+) -> _LaneTimes:
+    """Return the times of measurement from the page's own family.
 
     With several readers of one subject, the page does not assign values to readers: the oldest time counts. The time of
     a reader that has missed `MISSED_PASSES` since does not count: its values are stale. A time after receipt of the
     page is a clock error of the other machine and is replaced by the time of receipt.
     """
-    found: list[tuple[_Measured, str, int]] = []
+    by_reader: dict[_LaneKey, dict[str, int]] = {}
     intervals: dict[tuple[bool, str, str, str], float] = {}
-    newest: dict[_Measured, int] = {}
     for number, (one, value) in enumerate(zip(series, values, strict=True)):
         if one.name not in (dialect.measured, dialect.intervals) or not 0 < value < _MAX_SECONDS:
             continue
@@ -265,19 +276,21 @@ def _measured(
             continue
         if one.name == dialect.intervals:
             intervals[subject.guest, subject.machine, reader, lane] = value
-            continue
-        own = times.get(number, 0)
-        key = (subject.guest, subject.machine, subject.view, Lane(lane), own)
-        measured_at = min(round(value * NANOS), own or at)
-        found.append((key, reader, measured_at))
-        newest[key] = max(newest.get(key, 0), measured_at)
-    oldest: dict[_Measured, int] = {}
-    for key, reader, measured_at in found:
-        guest, machine, _, own_lane, _ = key
-        interval = intervals.get((guest, machine, reader, own_lane), LANE_SECONDS[own_lane])
-        if newest[key] - measured_at <= MISSED_PASSES * interval * NANOS:
-            oldest[key] = min(oldest.get(key, measured_at), measured_at)
-    return oldest
+        else:
+            key = (subject.guest, subject.machine, subject.view, Lane(lane), times.get(number, 0))
+            by_reader.setdefault(key, {})[reader] = round(value * NANOS)
+    dates: dict[_LaneKey, int] = {}
+    for key, found in by_reader.items():
+        guest, machine, _, own_lane, own = key
+        newest = max(found.values())
+        current = [
+            measured_at
+            for reader, measured_at in found.items()
+            if newest - measured_at
+            <= MISSED_PASSES * intervals.get((guest, machine, reader, own_lane), LANE_SECONDS[own_lane]) * NANOS
+        ]
+        dates[key] = min(*current, own or at)
+    return _LaneTimes(dates, by_reader)
 
 
 MAX_NAME = 253

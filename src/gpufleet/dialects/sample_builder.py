@@ -1,7 +1,8 @@
 """Builder of samples from single values. Pure."""
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable
 
 import msgspec
 
@@ -32,8 +33,8 @@ class SampleBuilder:
         self._views: dict[str, View] = {}
         self._rows: dict[tuple[str, Lane, int], _Row] = {}
         self._texts: dict[str, dict[str, tuple[str, int]]] = {}
-        self._evidence: dict[str, dict[str, int]] = {}  # view key to the states that readings prove, and when
-        self._failed_instances: dict[str, int] = {}  # view key to the time of a core reading that failed
+        self._evidence: dict[str, set[tuple[int, str]]] = {}  # view key to the states that readings prove, and when
+        self._failed_instances: dict[str, set[int]] = {}  # view key to the times of core readings that failed
 
     def add(
         self,
@@ -100,13 +101,13 @@ class SampleBuilder:
 
     def samples(self, reader: str) -> list[Sample]:
         """Return the samples; all texts of a subject have the time of the newest text."""
-        for key, at in self._failed_instances.items():
+        for key, times in self._failed_instances.items():
             parent = self._views[key].parent
             if parent is not None and self._has_number(key):  # as `device_state.state_with_instances`
-                self._note_state(parent, ERROR, at)
-        for key, states in self._evidence.items():
+                self._evidence.setdefault(parent, set()).update((at, ERROR) for at in times)
+        for key, proven in self._evidence.items():
             if key in self._views:  # a page may have the MIG devices of a GPU without it
-                self._correct_state(key, states)
+                self._correct_states(key, proven)
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -134,18 +135,14 @@ class SampleBuilder:
         state = STATE_OF_REASON.get(value.reason)
         if view.kind is ViewKind.MIG and view.parent is not None:
             if is_core_error(metric.name, value):
-                self._failed_instances[key] = max(self._failed_instances.get(key, at), at)
+                self._failed_instances.setdefault(key, set()).add(at)
             key = view.parent
         elif view.kind is not ViewKind.GPU:
             return
         elif is_core_error(metric.name, value):
             state = state or ERROR
         if state is not None:
-            self._note_state(key, state, at)
-
-    def _note_state(self, key: str, state: str, at: int) -> None:
-        states = self._evidence.setdefault(key, {})
-        states[state] = max(states.get(state, at), at)
+            self._evidence.setdefault(key, set()).add((at, state))
 
     def _has_number(self, key: str) -> bool:
         rows = [row for (of, _, _), row in self._rows.items() if of == key]
@@ -153,23 +150,30 @@ class SampleBuilder:
             isinstance(value, int | float) for row in rows for value in (*row.values.values(), *row.dims.values())
         )
 
-    def _correct_state(self, key: str, states: Mapping[str, int]) -> None:
-        """Replace a better state of the page by the states that its readings prove. No page state is made up as `ok`.
+    def _correct_states(self, key: str, proven: Iterable[tuple[int, str]]) -> None:
+        """Replace better states of the page by those that its readings prove. No page state is made up as `ok`.
 
-        A reading measured before the page's state proves nothing, also if that state is absent: the GPU can have
-        recovered since.
+        A page can have several scrapes. A reading is about the newest row up to its time. If that row has no state, the
+        proven state has the time of the reading. A reading measured before the first state of the page proves nothing,
+        also if that state is absent: the GPU can have recovered since.
+
+        Args:
+            key: of the GPU.
+            proven: times and states.
         """
-        metric = CATALOGUE[STATE]
-        given = [(lane_at, row) for (of, lane, lane_at), row in self._rows.items() if of == key and lane is metric.lane]
-        stated = [(lane_at, row) for lane_at, row in given if isinstance(row.values.get(metric.name), str)]
-        for lane_at, row in stated:
-            proven = [state for state, at in states.items() if at >= lane_at]
-            row.values[metric.name] = worst_state((str(row.values[metric.name]), *proven))
-        since = max((lane_at for lane_at, row in given if metric.name in row.values), default=0)
-        proven = [state for state, at in states.items() if at >= since]
-        if proven and not stated:
-            newest = max((lane_at for lane_at, _ in given), default=max(states.values()))
-            self._rows.setdefault((key, metric.lane, newest), _Row()).values[metric.name] = worst_state(proven)
+        lane = CATALOGUE[STATE].lane
+        times = sorted(at for of, of_lane, at in self._rows if of == key and of_lane is lane)
+        stated = [at for at in times if STATE in self._rows[key, lane, at].values]
+        for at, state in sorted(proven):
+            place = bisect_right(times, at)
+            about = times[place - 1] if place else at
+            if about not in stated:
+                if stated and stated[-1] > at:
+                    continue
+                about = at
+            row = self._rows.setdefault((key, lane, about), _Row())
+            given = row.values.get(STATE)
+            row.values[STATE] = worst_state((given, state)) if isinstance(given, str) else state
 
     def _note(self, key: str, view: View) -> None:
         """Record a device; identity fields of its series are merged."""
