@@ -88,7 +88,8 @@ def test_values_are_formatted_for_people() -> None:
     assert [bytes_text(value) for value in (0, 999, 1024, 2**30, 143_771 * 2**20)] == [
         "0 B", "999 B", "1 KiB", "1 GiB", "140 GiB",
     ]  # fmt: skip
-    assert [percent_text(value) for value in (0, 0.001, 0.5, 1)] == ["0 %", "0.1 %", "50 %", "100 %"]
+    shown = [percent_text(value) for value in (0, 1e-12, 0.0004, 0.001, 0.5, 1)]
+    assert shown == ["0 %", "1e-10 %", "0.04 %", "0.1 %", "50 %", "100 %"]
     assert [seconds_text(value) for value in (0.0021, 3.14159, 300, 7300, 10 * 86400)] == [
         "2.1 ms", "3.14 s", "5 min", "2 h", "10 days",
     ]  # fmt: skip

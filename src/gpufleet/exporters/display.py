@@ -27,7 +27,9 @@ def bytes_text(value: float) -> str:
 
 
 def percent_text(value: float) -> str:
-    """Format a ratio as percent."""
+    """Format a ratio as percent. A small one is never shown as 0."""
+    if 0 < value < 0.001:
+        return f"{value * 100:.2g} %"
     return f"{value * 100:.0f} %" if value == 0 or value >= 0.1 else f"{value * 100:.1f} %"
 
 

@@ -21,6 +21,7 @@ export function bytesText(value) {
 
 /** Format a ratio as percent. */
 export function percentText(value) {
+  if (value > 0 && value < 0.001) return `${digits(value * 100, 2)} %`;
   return `${(value * 100).toFixed(value === 0 || value >= 0.1 ? 0 : 1)} %`;
 }
 
