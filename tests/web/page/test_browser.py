@@ -855,7 +855,9 @@ def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> No
             hot: data.gpuClass(gpu('live', 84.9), 'temperature'),
             old: data.gpuClass(gpu('stale', 84.9), 'temperature'),
             mixed: data.nodeClass(node('live', 0, {held: 1, unknown: 1}), 'holders'),
-            texts: [format.valueText('bytes', 0), format.valueText('ratio', 0), format.valueText('watts', 71.25)],
+            texts: [
+                format.valueText('bytes', 0), format.valueText('ratio', 0), format.valueText('ratio', 1e-12),
+                format.valueText('watts', 71.25)],
             long: dom.printable('x'.repeat(10000)).length,
             shares: [{}, {replicas: 2}, {replicas: 2, total_replicas: 4}].map(
                 (one) => labels.shareText({share: 'timeslice', ...one})).concat(labels.shareText({})),
@@ -871,7 +873,7 @@ def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> No
     assert found["height"] < 2000
     assert (found["lost"], found["zero"], found["mixed"]) == ("unknown", "0-10 %", "unknown")
     assert (found["hot"], found["old"]) == ("75-85 °C", "unknown")
-    assert found["texts"] == ["0 B", "0 %", "71.25 W"]
+    assert found["texts"] == ["0 B", "0 %", "1e-10 %", "71.25 W"]
     assert found["long"] == 240
     assert found["shares"] == ["timeslice", "timeslice x2", "timeslice 2/4", "exclusive"]
     assert found["holders"] == ["job 12 train", "job 12", "pod ml/p"]
