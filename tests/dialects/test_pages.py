@@ -30,11 +30,11 @@ AT = 1_790_000_000_000_000_000
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
 
-def of_text(text: str, at: int = AT) -> tuple[Dialect, SeriesReadings]:
+def of_text(text: str) -> tuple[Dialect, SeriesReadings]:
     page = TextParser().parse(text.encode())
     dialect = recognise(series.name for series in page.series)
     assert dialect is not None
-    return dialect, read_series(dialect, page.series, page.values, page.times, at, reader=dialect.name)
+    return dialect, read_series(dialect, page.series, page.values, page.times, AT, reader=dialect.name)
 
 
 def of_page(name: str) -> tuple[Dialect, SeriesReadings]:
@@ -61,61 +61,6 @@ def test_families_fit_their_metrics() -> None:
             assert metric.kind is not MetricKind.INFO
             assert set(family.subjects) <= set(metric.subjects), family.name
             assert dialect.is_mine(family.name)
-
-
-def native_page(*ages: tuple[str, str, int], stamp: str = "") -> str:
-    """Return an agent's page of a GPU that is `ok`, whose serial number was read while the GPU was lost.
-
-    Args:
-        ages: reader, lane and age in seconds of the readings.
-        stamp: timestamp of every sample.
-    """
-    gpu = 'node="n",uuid="GPU-1",pci_address="",kind="gpu",side="host",name="A"'
-    lines = [
-        f'gpufleet_gpu_state{{{gpu},state="ok"}} 1',
-        f'gpufleet_reading_absent{{{gpu},metric="gpu_serial",reason="gpu_lost"}} 1',
-    ]
-    for reader, lane, age in ages:
-        labels = f'{gpu},reader="{reader}",lane="{lane}",provenance="host_local_probe"'
-        lines.append(f"gpufleet_measured_timestamp_seconds{{{labels}}} {AT // 10**9 - age}")
-    return "".join(f"{line} {stamp}\n" for line in lines)
-
-
-@pytest.mark.parametrize("stamp", ["", str(AT // 10**6)])
-@pytest.mark.parametrize(
-    ("ages", "expected"),
-    [
-        ([("nvml", "fast", 5), ("nvml", "static", 300)], "ok"),
-        ([("nvml", "fast", 5), ("nvml", "static", 1)], "lost"),
-        ([("nvml", "fast", 5), ("nvml", "static", 5)], "lost"),
-        ([("nvml", "fast", 5), ("netdata", "fast", 900), ("nvml", "static", 300)], "ok"),
-        ([("nvml", "fast", 5), ("netdata", "fast", 12), ("nvml", "static", 10)], "ok"),
-        ([("netdata", "fast", 900), ("nvml", "static", 300)], "ok"),
-        ([("nvml", "fast", 5), ("nvml", "static", 300), ("dcgm", "static", 1)], "ok"),
-        ([("nvml", "fast", -300), ("nvml", "static", -200)], "ok"),
-    ],
-)
-def test_loss_read_before_the_state_is_over(ages: list[tuple[str, str, int]], expected: str, stamp: str) -> None:
-    """By remote write and federation, all series of a page have the time of the scrape."""
-    found = values_by_view(of_text(native_page(*ages, stamp=stamp), 0 if stamp else AT)[1], "n")
-    assert found["gpu/GPU-1"]["gpu_state"] == expected
-
-
-def test_loss_in_a_part_of_a_scrape_without_measurement_times_is_no_evidence() -> None:
-    """A part can have the times, the state or the loss without the others."""
-    page = native_page(stamp=str(AT // 10**6))
-    assert values_by_view(of_text(page)[1], "n")["gpu/GPU-1"]["gpu_state"] == "ok"
-    loss = "".join(line for line in page.splitlines(keepends=True) if "gpu_state" not in line)
-    assert "gpu_state" not in values_by_view(of_text(loss)[1], "n")["gpu/GPU-1"]
-
-
-@pytest.mark.parametrize(("interval", "age"), [(None, 20), (10, 20), (40, 100)])
-def test_time_of_a_stopped_reader_does_not_count(interval: int | None, age: int) -> None:
-    page = native_page(("nvml", "fast", 20), ("dcgm", "fast", 100))
-    if interval is not None:
-        page += f'gpufleet_reader_interval_seconds{{node="n",reader="dcgm",lane="fast"}} {interval}\n'
-    (sample,) = (one for one in of_text(page)[1].machines["n"] if "gpu_state" in one.values)
-    assert AT // 10**9 - sample.measured_at // 10**9 == age
 
 
 def test_page_of_a_passed_through_gpu_is_read_to_the_unit() -> None:

@@ -15,16 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.dialects.dialect import Dialect, FamilyMapping, LabelReader, SeriesSubject
-from gpufleet.dialects.sample_builder import SERIES_ENDED, STATE, SampleBuilder, bounded, view_key
+from gpufleet.dialects.lane_times import LaneTimes
+from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder, bounded, view_key
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
 from gpufleet.model.holdings import Holder, HolderKind
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.text import clean
-from gpufleet.model.time import NANOS
-from gpufleet.model.view import View, ViewKind
+from gpufleet.model.view import ViewKind
 
 
 class SeriesMeaning(NamedTuple):
@@ -99,9 +98,6 @@ _SENTINELS = (0x7FFF_FFF0, 140_737_488_355_328, 0x7FFF_FFFF_FFFF_FFF0)
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 
-_MAX_SECONDS = 2**33
-"""Upper bound of plausible times in seconds since 1970."""
-
 
 class SeriesReadings(msgspec.Struct):
     """Result of importing series.
@@ -146,7 +142,7 @@ def read_series(
     found = SeriesReadings({}, {}, {})
     machines: dict[str, SampleBuilder] = {}
     guests: dict[str, SampleBuilder] = {}
-    measured = _measured(dialect, series, values, times, at) if dialect.measured else _LaneTimes({}, {})
+    measured = LaneTimes(dialect, series, values, times, at)
     for number, (item, value) in enumerate(zip(series, values, strict=True)):
         meaning = item.meaning
         if not isinstance(meaning, SeriesMeaning) or meaning.dialect is not dialect:
@@ -165,8 +161,8 @@ def read_series(
         if meaning.family is not None and meaning.metric is not None:
             reading = SERIES_ENDED if has_ended else convert(meaning.family, meaning.metric, value)
             lane = meaning.metric.lane
-            instant = own or _instant(measured, subject, lane, at)
-            is_evidence = isinstance(reading, Absent) and _is_evidence(dialect, measured, subject, lane, own)
+            instant = own or measured.date(subject, lane)
+            is_evidence = isinstance(reading, Absent) and measured.is_evidence(subject, lane, own)
             builder.add_keyed(
                 meaning.key, subject.view, meaning.metric, reading, instant, meaning.labels, is_evidence=is_evidence
             )
@@ -174,19 +170,19 @@ def read_series(
             metric = CATALOGUE[name]
             view = None if metric.subjects == (Subject.MACHINE,) else subject.view
             reading = SERIES_ENDED if has_ended else mapped
-            instant = own or _instant(measured, subject, metric.lane, at)
-            is_evidence = isinstance(reading, Absent) and _is_evidence(dialect, measured, subject, metric.lane, own)
+            instant = own or measured.date(subject, metric.lane)
+            is_evidence = isinstance(reading, Absent) and measured.is_evidence(subject, metric.lane, own)
             builder.add(view, name, reading, instant, labels, is_evidence=is_evidence)
         if has_ended:
             continue
         if subject.view is None:
             continue
         if subject.name and subject.view.kind is not ViewKind.VGPU:
-            instant = own or _instant(measured, subject, Lane.STATIC, at)
+            instant = own or measured.date(subject, Lane.STATIC)
             builder.add_text_keyed(meaning.key, subject.view, "gpu_name", subject.name, instant)
         for text_metric, text in subject.texts:
             if text:
-                instant = own or _instant(measured, subject, CATALOGUE[text_metric].lane, at)
+                instant = own or measured.date(subject, CATALOGUE[text_metric].lane)
                 builder.add_text_keyed(meaning.key, subject.view, text_metric, text, instant)
     found.machines = {name: builder.samples(reader) for name, builder in machines.items()}
     found.guests = {name: builder.samples(reader) for name, builder in guests.items()}
@@ -203,45 +199,6 @@ def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meaning: S
         found.unattributed += 1
 
 
-_LaneKey = tuple[bool, str, View | None, Lane, int]
-"""Whether a machine is a guest, its name, the device, the lane, and the timestamp of the samples, 0 for none."""
-
-_STATE_LANE = CATALOGUE[STATE].lane
-
-
-class _LaneTimes(NamedTuple):
-    """Times of measurement on a page of an agent, nanoseconds since 1970.
-
-    Attributes:
-        dates: those of the readings of a lane, by the clock of the importing machine.
-        by_reader: those of each reader of a lane, by the agent's clock.
-    """
-
-    dates: dict[_LaneKey, int]
-    by_reader: dict[_LaneKey, dict[str, int]]
-
-
-def _instant(measured: _LaneTimes, subject: SeriesSubject, lane: Lane, at: int) -> int:
-    dates = measured.dates
-    return dates.get((subject.guest, subject.machine, subject.view, lane, 0), at) if dates else at
-
-
-def _is_evidence(dialect: Dialect, measured: _LaneTimes, subject: SeriesSubject, lane: Lane, own: int) -> bool:
-    """Return whether an absence of a lane can prove the state of a GPU: it was not measured before the state.
-
-    An agent's page repeats the absences of its slow lanes, also with the timestamp of the scrape. It does not assign
-    readings to readers, so this has to be true of each reader of the lane. A part of a scrape may lack the times.
-    """
-    if lane is _STATE_LANE or not dialect.measured:
-        return True
-    device = (subject.guest, subject.machine, subject.view)
-    absent_at = measured.by_reader.get((*device, lane, own))
-    stated_at = measured.by_reader.get((*device, _STATE_LANE, own), {})
-    if absent_at is None:
-        return own == 0
-    return all(reader in stated_at and at >= stated_at[reader] for reader, at in absent_at.items())
-
-
 def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Absent:
     """Return a foreign value in the catalogue's unit, or an absence."""
     if value == 0 and family.zero is not None:
@@ -255,42 +212,6 @@ def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Abse
         return family.states[int(value)] if known else Absent(Reason.INVALID_VALUE, family.name)
     ours: float = value * family.times
     return bounded(metric, ours / family.over if family.over != 1 else ours, family.name)
-
-
-def _measured(
-    dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], times: Mapping[int, int], at: int
-) -> _LaneTimes:
-    """Return the times of measurement from the page's own family.
-
-    With several readers of one subject, the page does not assign values to readers: the oldest time counts. The time of
-    a reader that has missed `MISSED_PASSES` since does not count: its values are stale. A time after receipt of the
-    page is a clock error of the other machine and is replaced by the time of receipt.
-    """
-    by_reader: dict[_LaneKey, dict[str, int]] = {}
-    intervals: dict[tuple[bool, str, str, str], float] = {}
-    for number, (one, value) in enumerate(zip(series, values, strict=True)):
-        if one.name not in (dialect.measured, dialect.intervals) or not 0 < value < _MAX_SECONDS:
-            continue
-        subject, reader, lane = dialect.identify(one), one.labels.get("reader", ""), one.labels.get("lane", "")
-        if subject is None or lane not in set(Lane):
-            continue
-        if one.name == dialect.intervals:
-            intervals[subject.guest, subject.machine, reader, lane] = value
-        else:
-            key = (subject.guest, subject.machine, subject.view, Lane(lane), times.get(number, 0))
-            by_reader.setdefault(key, {})[reader] = round(value * NANOS)
-    dates: dict[_LaneKey, int] = {}
-    for key, found in by_reader.items():
-        guest, machine, _, own_lane, own = key
-        newest = max(found.values())
-        current = [
-            measured_at
-            for reader, measured_at in found.items()
-            if newest - measured_at
-            <= MISSED_PASSES * intervals.get((guest, machine, reader, own_lane), LANE_SECONDS[own_lane]) * NANOS
-        ]
-        dates[key] = min(*current, own or at)
-    return _LaneTimes(dates, by_reader)
 
 
 MAX_NAME = 253

@@ -1,0 +1,104 @@
+"""Times of measurement on a page of an agent, by device, lane and reader. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from gpufleet.dialects.dialect import Dialect, SeriesSubject
+from gpufleet.dialects.sample_builder import STATE
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
+from gpufleet.model.stored.samples import ImportedSeries
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import View
+
+_MAX_SECONDS = 2**33
+"""Upper bound of plausible times in seconds since 1970."""
+
+_STATE_LANE = CATALOGUE[STATE].lane
+
+_LaneKey = tuple[bool, str, View | None, Lane, int]
+"""Whether a machine is a guest, its name, the device, the lane, and the timestamp of the samples, 0 for none."""
+
+
+class LaneTimes:
+    """Times of measurement from the page's own family. A page of another project has none.
+
+    Args:
+        dialect: dialect of the page.
+        series, values: columns of the page.
+        times: sample index to its own timestamp.
+        at: timestamp of other samples, nanoseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        series: Sequence[ImportedSeries],
+        values: Sequence[float],
+        times: Mapping[int, int],
+        at: int,
+    ) -> None:
+        self._at = at
+        self._has_times = bool(dialect.measured)
+        self._by_reader: dict[_LaneKey, dict[str, int]] = {}  # by the agent's clock
+        self._intervals: dict[tuple[bool, str, str, str], float] = {}  # seconds, by machine, reader and lane
+        if self._has_times:
+            self._read(dialect, series, values, times)
+        self._dates = {key: self._oldest(key, found) for key, found in self._by_reader.items()}
+
+    def date(self, subject: SeriesSubject, lane: Lane) -> int:
+        """Return the time of readings without a timestamp of their own."""
+        if not self._dates:
+            return self._at
+        return self._dates.get((subject.guest, subject.machine, subject.view, lane, 0), self._at)
+
+    def is_evidence(self, subject: SeriesSubject, lane: Lane, own: int) -> bool:
+        """Return whether an absence of a lane can prove the state of a GPU: it was not measured before the state.
+
+        An agent's page repeats the absences of its slow lanes, also with the timestamp of the scrape. It does not
+        assign readings to readers, so this has to be true of each reader of the lane. A part of a scrape may lack the
+        times.
+
+        Args:
+            subject: subject of the absence.
+            lane: lane of the absence.
+            own: its own timestamp, 0 for none.
+        """
+        if lane is _STATE_LANE or not self._has_times:
+            return True
+        device = (subject.guest, subject.machine, subject.view)
+        absent_at = self._by_reader.get((*device, lane, own))
+        stated_at = self._by_reader.get((*device, _STATE_LANE, own), {})
+        if absent_at is None:
+            return own == 0
+        return all(reader in stated_at and at >= stated_at[reader] for reader, at in absent_at.items())
+
+    def _read(
+        self, dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], times: Mapping[int, int]
+    ) -> None:
+        for number, (one, value) in enumerate(zip(series, values, strict=True)):
+            if one.name not in (dialect.measured, dialect.intervals) or not 0 < value < _MAX_SECONDS:
+                continue
+            subject, reader, lane = dialect.identify(one), one.labels.get("reader", ""), one.labels.get("lane", "")
+            if subject is None or lane not in set(Lane):
+                continue
+            if one.name == dialect.intervals:
+                self._intervals[subject.guest, subject.machine, reader, lane] = value
+            else:
+                key = (subject.guest, subject.machine, subject.view, Lane(lane), times.get(number, 0))
+                self._by_reader.setdefault(key, {})[reader] = round(value * NANOS)
+
+    def _oldest(self, key: _LaneKey, found: Mapping[str, int]) -> int:
+        """Return the time of a lane's readings by the clock of the importing machine.
+
+        With several readers of one subject, the page does not assign values to readers: the oldest time counts. The
+        time of a reader that has missed `MISSED_PASSES` since does not count: its values are stale. A time after
+        receipt of the page is a clock error of the other machine and is replaced by the time of receipt.
+        """
+        guest, machine, _, lane, own = key
+        newest = max(found.values())
+        missed = {
+            reader: (newest - at) / NANOS / self._intervals.get((guest, machine, reader, lane), LANE_SECONDS[lane])
+            for reader, at in found.items()
+        }
+        current = [at for reader, at in found.items() if missed[reader] <= MISSED_PASSES]
+        return min(*current, own or self._at)
