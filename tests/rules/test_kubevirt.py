@@ -132,8 +132,31 @@ def guest_cases() -> Iterator[RuleCase]:
     yield RuleCase("two machines claim a UUID", claim, [named("gpu:kubevirt_vmi_uuid:info", {})])
 
 
+def other_devices_case() -> RuleCase:
+    """Network cards of NVIDIA's Network Operator are no GPUs, and a LimitRange can set a request of 0."""
+    card = {"node": "n1", "resource": "nvidia_com_hostdev"}
+    pods = [("nfs-0", card, 1), ("virt-launcher-vm-0-x2x4z", {**card, "resource": "nvidia_com_gpu"}, 0)]
+    series = {labelled(f"kube_node_status_{name}", card): "8x10" for name in ("capacity", "allocatable")}
+    for pod, resource, count in pods:
+        request = {"namespace": "ml", "pod": pod, "container": "c", **resource}
+        series[labelled("kube_pod_container_resource_requests", request)] = f"{count}x10"
+        series[labelled("kube_pod_status_phase", {"namespace": "ml", "pod": pod, "phase": "Running"})] = "1x10"
+    for name, launcher in (("vm-0", LAUNCHER["pod"]), ("vm-1", "virt-launcher-vm-1-x2x4z")):
+        running = {"namespace": "ml", "name": name, "node": "n1", "phase": "running", "vmi_pod": launcher}
+        series[labelled("kubevirt_vmi_info", running)] = "1x10"
+    series[labelled("kubevirt_vmi_gpu_info", {"namespace": "ml", "name": "vm-1", "resource": "nvidia.com/hostdev"})] = (
+        "1x10"
+    )
+    names = ("node:kube_gpu_capacity:sum", "node:kube_gpu_gap:info", "pod:kube_gpu_gap:info")
+    return RuleCase(
+        "devices that are no GPUs",
+        series,
+        [named(name, {}) for name in (*names, "vmi:kubevirt_gpu_expected:info", "vmi:kubevirt_gap:info")],
+    )
+
+
 def cases() -> list[RuleCase]:
-    return [expected_case(), known_case(), *guest_cases()]
+    return [expected_case(), known_case(), other_devices_case(), *guest_cases()]
 
 
 @pytest.mark.system

@@ -7,13 +7,16 @@ of GPUs: they prove that a virtual machine has a device, and join with nothing.
 from collections.abc import Collection
 
 from gpufleet.dialects.kubevirt import FAMILIES
+from gpufleet.fleet.gpu_resources import OTHER_DEVICES
 from gpufleet.rules.gaps import kubernetes_gaps
 from gpufleet.rules.native import VMI
 from gpufleet.rules.promql import join_names, max_by, of_both, scraped
 from gpufleet.rules.rollups import USED, Rollup, foreign_rollups, memory_share
 from gpufleet.rules.rule import RecordingRule, RuleInput
 
-NVIDIA = 'resource=~"nvidia_com_.+"'
+_OTHER = "|".join(OTHER_DEVICES).replace("-", "[-_]")
+GPUS = f'resource!~"(?i).*({_OTHER}).*"'
+NVIDIA = f'resource=~"nvidia_com_.+",{GPUS}'
 NAMED = '{name!=""}'
 POD = ("cluster", "namespace", "pod")
 REQUESTS = "pod:kube_gpu_requests:sum"
@@ -95,10 +98,10 @@ def _machine_rules() -> tuple[RecordingRule, ...]:
     running = "vmi:kubevirt_running:info"
     info = 'kubevirt_vmi_info{phase="running",name!=""}'
     named = scraped("node", "namespace")
-    devices = max_by(VMI, f"kubevirt_vmi_gpu_info{NAMED}", scraped("namespace"))
+    devices = max_by(VMI, f'kubevirt_vmi_gpu_info{{name!="",{GPUS}}}', scraped("namespace"))
     series = f'gpu:kubevirt_{USED}:max{{gpu_uuid!=""}}'
     uuids = max_by(("cluster", "uuid", "namespace", "name"), series, {"uuid": ("gpu_uuid",)})
-    launchers = f'label_replace({REQUESTS}{{pod=~"virt-launcher-.+"}} > bool 0, "vmi_pod", "$1", "pod", "(.+)")'
+    launchers = f'label_replace({REQUESTS}{{pod=~"virt-launcher-.+"}} > bool 0 == 1, "vmi_pod", "$1", "pod", "(.+)")'
     return (
         RecordingRule(
             record=running,
