@@ -8,14 +8,14 @@ OTHER_DEVICES = ("hostdev", "rdma", "mlnx", "sriov", "roce", "xilinx", "compute-
 """Parts of names of network cards, FPGAs and channels of the same vendors."""
 
 
-def is_of_gpu_vendor(name: str) -> bool:
+def _is_of_gpu_vendor(name: str) -> bool:
     """Return whether the name of a resource or driver has the name of a GPU vendor."""
     return any(vendor in name for vendor in _VENDORS)
 
 
 def is_gpu_driver(name: str) -> bool:
     """Return whether a DRA driver's devices are GPUs: `gpu.nvidia.com` is, `compute-domain.nvidia.com` is not."""
-    return is_of_gpu_vendor(name) and not any(part in name for part in OTHER_DEVICES)
+    return _is_of_gpu_vendor(name) and not any(part in name for part in OTHER_DEVICES)
 
 
 def gpu_resource_kind(name: str) -> GpuResourceKind | None:
@@ -24,7 +24,7 @@ def gpu_resource_kind(name: str) -> GpuResourceKind | None:
     Replicas of shared GPUs are `shared` only if the device plugin renames the resource.
     """
     domain, slash, resource = name.partition("/")
-    if not slash or not is_of_gpu_vendor(domain) or any(part in resource.lower() for part in OTHER_DEVICES):
+    if not slash or not _is_of_gpu_vendor(domain) or any(part in resource.lower() for part in OTHER_DEVICES):
         return None
     if resource.endswith(".shared"):
         return GpuResourceKind.SHARED

@@ -57,6 +57,8 @@ def test_id_is_named_by_its_form(
         ("17", "rdma/hca_shared", "virt-launcher-a"),  # not the IOMMU group 17
         ("17", "nvidia.com/rdma_shared", "train-0"),
         ("card0-0", "example.org/card", "train-0"),
+        ("mlx5_2", "nvidia.com/hostdev", "train-0"),
+        ("17", "nvidia.com/hostdev", "virt-launcher-a"),
         ("nvidia0x", "example.org/card", "train-0"),
         ("", "example.org/card", "train-0"),
     ],

@@ -251,6 +251,11 @@ def mapped(*containers: ListedContainer, cdi: Mapping[str, Identity] = {}) -> tu
     return map_pods([pod(*containers)], PodIdentities(NodeFolders(), [pod()]), cdi)
 
 
+def test_channel_of_a_compute_domain_is_no_gpu() -> None:
+    channel = ListedClaim("ml", "cd", (ClaimedDevice("compute-domain.nvidia.com", "n1", "channel-0"),))
+    assert mapped(ListedContainer("c", (), (channel,))) == ()
+
+
 def test_replicas_are_counted_for_each_device() -> None:
     first, second = "GPU-7f5e7c15-0000-4000-8000-000000000001", "GPU-fe9ef82a-0000-4000-8000-000000000002"
     ids = [f"{first}::0", f"{first}::3", f"{second}::1", f"{first}::0"]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.gpu_resources import is_of_gpu_vendor
+from gpufleet.fleet.gpu_resources import gpu_resource_kind
 from gpufleet.model.holdings import Share
 from gpufleet.model.text import bounded
 from gpufleet.model.view import normalise_pci_address
@@ -86,7 +86,7 @@ def name_device(id_: str, resource: str, pod: str, cdi: Mapping[str, Identity]) 
     base = (match["device"] or match["node"]) if match else id_
     identity = _identity(base, resource, pod, cdi)
     if identity is None:
-        if not is_of_gpu_vendor(resource) or (_NUMBER.fullmatch(base) and not _is_plugin_resource(resource)):
+        if gpu_resource_kind(resource) is None or (_NUMBER.fullmatch(base) and not _is_plugin_resource(resource)):
             return None  # plugins of network cards use numbers too
         return NamedDevice(unresolved(base), Share.TIMESLICE if match else Share.EXCLUSIVE, bool(match))
     device = DeviceName(*identity, base)
@@ -110,7 +110,9 @@ def _identity(text: str, resource: str, pod: str, cdi: Mapping[str, Identity]) -
     if _MDEV.fullmatch(text):
         return Naming.MDEV, text.lower()
     if _NUMBER.fullmatch(text):
-        is_group = pod.startswith(LAUNCHER) and is_of_gpu_vendor(resource) and not _is_plugin_resource(resource)
+        is_group = (
+            pod.startswith(LAUNCHER) and gpu_resource_kind(resource) is not None and not _is_plugin_resource(resource)
+        )
         return (Naming.IOMMU_GROUP, str(int(text))) if is_group else None
     return cdi.get(text)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.gpu_resources import is_of_gpu_vendor
+from gpufleet.fleet.gpu_resources import is_gpu_driver
 from gpufleet.holders.kubelet.cdi import identify_claimed
 from gpufleet.holders.kubelet.device_ids import (
     MAX_ORIGINAL,
@@ -213,7 +213,7 @@ def _claimed_device(device: ClaimedDevice, cdi: Mapping[str, Identity]) -> Devic
     identity = identify_claimed(device, cdi)
     if identity is not None:
         return DeviceName(*identity, bounded(place, MAX_ORIGINAL))
-    return unresolved(place) if is_of_gpu_vendor(device.driver) else None
+    return unresolved(place) if is_gpu_driver(device.driver) else None
 
 
 def _ordered(devices: Iterable[DeviceName]) -> tuple[DeviceName, ...]:
