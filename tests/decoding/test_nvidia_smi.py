@@ -209,6 +209,31 @@ def test_recovery_in_a_later_log_is_an_event(log: str) -> None:
     assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 50), ("gpu_lost", 45)]
 
 
+_TABLE = "uuid, pci.bus_id, timestamp, temperature.gpu\n" + "".join(
+    f"GPU-{bus}, 00000000:{bus}:00.0, 2026/07/03 22:10:%s.000, 3{bus[1]}\n" for bus in ("1A", "1B")
+).replace("3A", "30").replace("3B", "31")
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("log", [*_LOGS, "csv"])
+def test_gpu_recovers_after_an_output_of_its_message_only(log: str, repeats: int) -> None:
+    """A file to which each call of nvidia-smi is appended. It prints nothing else while a GPU is lost."""
+    first, last = [_TABLE % (second, second) if log == "csv" else _LOGS[log] % (second, "31 C") for second in (45, 50)]
+    message = (LOST_MESSAGE % b"1B:00.0").decode()
+    (snapshot,) = decoded((first + message * repeats + last).encode()).snapshots
+    states = [device.readings["gpu_state"].value for device in snapshot.devices]
+    assert states == ["ok"] * (2 if log == "csv" else 1)
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 50), ("gpu_lost", 45)]
+
+
+def test_lost_gpu_that_is_left_out_of_an_appended_output_has_its_time() -> None:
+    first, last = _TABLE % (45, 45), _TABLE % (50, 50)
+    head, row, _ = last.splitlines(keepends=True)
+    (snapshot,) = decoded((first + (LOST_MESSAGE % b"1B:00.0").decode() + head + row).encode()).snapshots
+    assert [device.readings["gpu_state"].value for device in snapshot.devices] == ["ok", "lost"]
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_lost", 50)]
+
+
 @pytest.mark.parametrize("log", _LOGS.values(), ids=_LOGS.keys())
 @pytest.mark.parametrize("part", [0.2, 0.8])
 def test_log_truncated_in_a_later_round_keeps_the_values(log: str, part: float) -> None:

@@ -285,16 +285,29 @@ CSV = CaptureFormat(
 
 
 def _decode_logs(source: CapturedInput, rounds: Sequence[bytes], parse: Callable[[bytes], Log]) -> DecodeResult:
-    """Decode outputs of `-q` or `-q -x`. One without a GPU is a failure if it is the first, else a note."""
+    """Decode outputs of `-q` or `-q -x`. One without a GPU is a failure if it is the first, else a note.
+
+    Messages before a later output that has a GPU which they name were printed earlier, by an output of messages only.
+    """
     first, *later = rounds
     moments = [NvidiaSmiOutputs(log=parse(first))]
     for one in later:
         try:
-            moments.append(NvidiaSmiOutputs(log=parse(one)))
+            log = parse(one)
+            if not named_devices(log.messages).keys().isdisjoint(_addresses(log.devices)):
+                moments.append(NvidiaSmiOutputs(messages=list(log.messages)))
+                log = msgspec.structs.replace(log, messages=())
+            moments.append(NvidiaSmiOutputs(log=log))
         except WireError as error:
             moments.append(NvidiaSmiOutputs())
             moments[-1].add_failure(str(error), one)
     return decode_outputs(source, moments)
+
+
+def _addresses(devices: Sequence[DeviceRecord]) -> set[str]:
+    """Return the PCI addresses of the GPUs of an output."""
+    gpus, _ = identify(devices)
+    return {gpu.view.pci_address for gpu in gpus if gpu.view.pci_address is not None}
 
 
 _GPU = re.compile(rb"(?m)^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7][ \r]*\n {2,8}\S")

@@ -93,7 +93,9 @@ def split_rounds(content: bytes) -> list[bytes]:
     """Split an output with a header into rounds, each with the header: those of `--loop`, or of appended outputs.
 
     A row or message about a GPU that the round already has starts the next round, and so does a repeated header, and a
-    row without identity in a round with as many rows as the round before. Rounds of messages only are one.
+    row without identity in a round with as many rows as the round before. Rounds of messages only are one. Messages
+    before a repeated header are a round of their own if a row after it is about a GPU that they name: it was printed
+    later.
 
     Raises:
         WireLimitError: if it is too long, too wide or has too many rows.
@@ -106,6 +108,8 @@ def split_rounds(content: bytes) -> list[bytes]:
     head = rounds[0][-1]
     seen = {one for line in lines[:at] for one in _named(line)}
     count = before = 0
+    begin = 0  # position after a repeated header that follows messages only; 0 if none
+    earlier: set[str] = set()  # GPUs that these messages name
     for line in lines[at + 1 :]:
         values = _values_of(line, names)
         is_head = line.strip() == head.strip()
@@ -115,10 +119,16 @@ def split_rounds(content: bytes) -> list[bytes]:
             raise WireLimitError("csv", f"more than {MAX_VALUES} values")
         gpu = _identities(dict(zip(names, values, strict=True))) if is_row else _named(line)
         is_next = gpu[0] in seen and (is_row or count > 0) if gpu else is_row and count >= before > 0
-        if (is_head and count > 0) or is_next:
+        if is_row and begin and earlier.intersection(gpu):
+            rounds.append([head, *rounds[-1][begin:]])
+            del rounds[-2][begin:]
+            begin = 0
+        elif (is_head and count > 0) or is_next:
             rounds.append([head])
             seen.clear()
-            count, before = 0, count
+            count, before, begin = 0, count, 0
+        elif is_head:
+            begin, earlier = len(rounds[-1]), seen.copy()
         seen.update(gpu)
         count += is_row
         if not is_head:
