@@ -118,6 +118,25 @@ def test_instance_beside_another_one_does_not_replace_it(begin: int, lives: int,
     assert found[place(B)][0][1] == UNBOUNDED
 
 
+@pytest.mark.parametrize(("minutes", "is_replaced"), [(5, False), (30, True)])
+def test_instance_of_a_host_without_reports_is_replaced_once_another_host_has_the_machine(
+    minutes: int, is_replaced: bool
+) -> None:
+    """The host crashes, and the machine starts on another one within the tolerance between clocks."""
+    begin = 2 * HOUR + 180 * SECOND
+    texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
+    stored = {"host": [report(A, 2 * HOUR)], "other": [report(B, begin + minutes * 60 * SECOND)]}
+    found = instance_intervals(MINE, texts, stored)
+    assert found[place(A)] == ((0, begin if is_replaced else UNBOUNDED),)
+
+
+def test_second_instance_of_a_restarted_machine_has_no_time_before_it() -> None:
+    begin = HOUR + 300 * SECOND
+    texts = [text(A, HOUR, MINE), text(B, begin, MINE)]
+    found = intervals(texts, *ended(report(A, begin - 30 * SECOND), report(B, 9 * HOUR)))
+    assert found == {place(A): ((0, begin),), place(B): ((begin, UNBOUNDED),)}
+
+
 def test_instance_on_another_host_replaces_it_also_by_a_clock_behind() -> None:
     texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=2 * HOUR, text=MINE)]
     stored = {"host": ended(report(A, 2 * HOUR + 300 * SECOND)), "other": [report(B, 9 * HOUR)]}

@@ -55,14 +55,15 @@ class _Run(NamedTuple):
     def is_replaced_by(self, later: "_Run") -> bool:
         """Return whether the machine has a later instance in place of this one: it began after the last report of this.
 
-        The clocks of two hosts can differ.
+        The clocks of two hosts can differ. An instance of a host that no longer reports has ended if another host
+        reported the machine after that.
         """
-        if self.is_present:
+        is_elsewhere = later.place[0] != self.place[0]
+        is_outlived = is_elsewhere and min(later.last, later.end) > self.last + MAX_CLOCK_SKEW_NS
+        if self.is_present and not is_outlived:
             until = self.last + MAX_CLOCK_SKEW_NS
-        elif later.place[0] == self.place[0]:
-            until = self.last + PASS_NS
         else:
-            until = self.last - MAX_CLOCK_SKEW_NS
+            until = self.last + (-MAX_CLOCK_SKEW_NS if is_elsewhere else PASS_NS)
         return self.end > later.start > max(self.start, until)
 
 
@@ -96,7 +97,8 @@ def instance_intervals(
     found: dict[Place, list[Interval]] = defaultdict(list)
     for run in runs:
         until = min((later.start for later in runs if run.is_replaced_by(later)), default=run.end)
-        had_other = runs[0].start < run.start - MAX_CLOCK_SKEW_NS
+        is_restart = any(one.place[0] == run.place[0] and one.is_replaced_by(run) for one in runs)
+        had_other = is_restart or runs[0].start < run.start - MAX_CLOCK_SKEW_NS
         begin = 0 if run.is_first and not had_other else run.start
         intervals = found[run.place]
         if intervals and intervals[-1][1] == run.start:
