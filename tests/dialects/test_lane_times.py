@@ -52,6 +52,7 @@ def native_page(*ages: tuple[str, str, int], stamp: str = "") -> str:
         ([("netdata", "fast", 900), ("nvml", "static", 300)], "ok"),
         ([("nvml", "fast", 5), ("nvml", "static", 300), ("dcgm", "static", 1)], "ok"),
         ([("nvml", "fast", -300), ("nvml", "static", -200)], "ok"),
+        ([("nvml", "fast", 90), ("nvml", "static", 80), ("dcgm", "fast", 5)], "ok"),
     ],
 )
 def test_loss_read_before_the_state_is_over(ages: list[tuple[str, str, int]], expected: str, stamp: str) -> None:

@@ -43,7 +43,7 @@ class LaneTimes:
         self._intervals: dict[tuple[bool, str, str, str], float] = {}  # seconds, by machine, reader and lane
         if self._has_times:
             self._read(dialect, series, values, times)
-        self._dates = {key: self._oldest(key, found) for key, found in self._by_reader.items()}
+        self._dates = {key: self._oldest(key) for key in self._by_reader}
 
     def date(self, subject: SeriesSubject, lane: Lane) -> int:
         """Return the time of readings without a timestamp of their own."""
@@ -55,8 +55,8 @@ class LaneTimes:
         """Return whether an absence of a lane can prove the state of a GPU: it was not measured before the state.
 
         An agent's page repeats the absences of its slow lanes, also with the timestamp of the scrape. It does not
-        assign readings to readers, so this has to be true of each reader of the lane. A part of a scrape may lack the
-        times.
+        assign readings to readers, so this has to be true of each reader of the lane. A reader that has stopped is no
+        evidence. A part of a scrape may lack the times.
 
         Args:
             subject: subject of the absence.
@@ -67,9 +67,9 @@ class LaneTimes:
             return True
         device = (subject.guest, subject.machine, subject.view)
         absent_at = self._by_reader.get((*device, lane, own))
-        stated_at = self._by_reader.get((*device, _STATE_LANE, own), {})
         if absent_at is None:
             return own == 0
+        stated_at = self._current((*device, _STATE_LANE, own))
         return all(reader in stated_at and at >= stated_at[reader] for reader, at in absent_at.items())
 
     def _read(
@@ -87,18 +87,22 @@ class LaneTimes:
                 key = (subject.guest, subject.machine, subject.view, Lane(lane), times.get(number, 0))
                 self._by_reader.setdefault(key, {})[reader] = round(value * NANOS)
 
-    def _oldest(self, key: _LaneKey, found: Mapping[str, int]) -> int:
-        """Return the time of a lane's readings by the clock of the importing machine.
-
-        With several readers of one subject, the page does not assign values to readers: the oldest time counts. The
-        time of a reader that has missed `MISSED_PASSES` since does not count: its values are stale. A time after
-        receipt of the page is a clock error of the other machine and is replaced by the time of receipt.
-        """
-        guest, machine, _, lane, own = key
-        newest = max(found.values())
+    def _current(self, key: _LaneKey) -> dict[str, int]:
+        """Return the times of the readers of a lane that have not missed `MISSED_PASSES` since."""
+        found = self._by_reader.get(key, {})
+        newest = max(found.values(), default=0)
+        guest, machine, _, lane, _ = key
         missed = {
             reader: (newest - at) / NANOS / self._intervals.get((guest, machine, reader, lane), LANE_SECONDS[lane])
             for reader, at in found.items()
         }
-        current = [at for reader, at in found.items() if missed[reader] <= MISSED_PASSES]
-        return min(*current, own or self._at)
+        return {reader: at for reader, at in found.items() if missed[reader] <= MISSED_PASSES}
+
+    def _oldest(self, key: _LaneKey) -> int:
+        """Return the time of a lane's readings by the clock of the importing machine.
+
+        With several readers of one subject, the page does not assign values to readers: the oldest time counts. That of
+        a reader that has stopped does not: its values are stale. A time after receipt of the page is a clock error of
+        the other machine and is replaced by the time of receipt.
+        """
+        return min(*self._current(key).values(), key[-1] or self._at)
