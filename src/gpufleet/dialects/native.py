@@ -9,8 +9,8 @@ from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "gpufleet_"
-MEASURED = PREFIX + "measured_timestamp_seconds"
-INTERVAL = PREFIX + "reader_interval_seconds"
+MEASURED = "gpufleet_measured_timestamp_seconds"
+INTERVAL = "gpufleet_reader_interval_seconds"
 
 FAMILIES = table(
     *(
