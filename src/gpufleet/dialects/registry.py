@@ -72,8 +72,8 @@ def believed(dialect: Dialect, series: Collection[ImportedSeries]) -> Dialect:
     """Return the dialect for the series of a page.
 
     A page with families of gpufleet was written by an agent: under another project's names its values are the driver's,
-    so the families that this project itself fills wrongly are imported, too, and 0 is a value. Series with the label
-    `job` are those of several targets of a Prometheus.
+    so the families that this project itself fills wrongly are imported, too, and 0 is a value. The label `job`
+    shows that the series come from a Prometheus, which can have other targets, too.
     """
     own = _BELIEVED.get(dialect.name)
     if own is None or not any(NATIVE.is_mine(one.name) for one in series):

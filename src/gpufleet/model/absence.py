@@ -122,14 +122,8 @@ _WORST_FIRST = {
         (
             *(Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.NO_DRIVER, Reason.DRIVER_MISMATCH, Reason.DRIVER_ERROR),
             *(Reason.TIMEOUT, Reason.INVALID_VALUE, Reason.NOT_PERMITTED, Reason.STALE, Reason.NO_DATA),
-            *(
-                Reason.AMBIGUOUS_ZERO,
-                Reason.NOT_REPORTED,
-                Reason.NOT_IN_MIG_MODE,
-                Reason.NOT_IN_GUEST,
-                Reason.NOT_IN_DRIVER,
-            ),
-            Reason.NOT_SUPPORTED,
+            *(Reason.AMBIGUOUS_ZERO, Reason.NOT_REPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST),
+            *(Reason.NOT_IN_DRIVER, Reason.NOT_SUPPORTED),
         )
     )
 }

@@ -92,16 +92,11 @@ def ended(*reports: StoredSample) -> list[StoredSample]:
     """Return newest samples of instances whose GPU was read later."""
     at = 9 * HOUR
     gpu = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
-    parts = [
-        msgspec.structs.replace(
-            one,
-            sample=msgspec.structs.replace(
-                one.sample,
-                view=msgspec.structs.replace(one.sample.view, parent=GPU.key),  # type: ignore[type-var]
-            ),
-        )
-        for one in reports
-    ]
+    parts = []
+    for one in reports:
+        assert one.sample.view is not None
+        part = msgspec.structs.replace(one.sample.view, parent=GPU.key)
+        parts.append(msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, view=part)))
     return [*parts, StoredSample(sample=gpu, received_at=at)]
 
 

@@ -78,7 +78,7 @@ def gpu_reports(newest: NewestColumns, machines: ClusterMachines, devices: Clust
 
 
 def _are_reported(readings: MergedReadings, metrics: tuple[str, ...]) -> Column:
-    """Return whether each GPU has a value of every metric, or its device has none."""
+    """Return whether each GPU has a value of every metric, or an absence of `_COMPLETE`."""
     found = np.ones(readings.count, bool)
     for metric in metrics:
         found &= ~np.isnan(readings.value(metric)) | np.isin(readings.reasons(metric), _COMPLETE)
