@@ -16,6 +16,7 @@ import pytest
 from tests.fakes.hub import FakeHub
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
+from tests.support.process_memory import memory_kib
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.waiting import PATIENCE, wait_until, wait_until_async
 
@@ -113,12 +114,7 @@ def test_agent_is_light_and_stops_cleanly_with_its_child(agent: RunningAgent, st
 def resident_kib(pid: int) -> int:
     """Return the resident memory of a process and its children."""
     pids = [str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return sum(
-        int(line.split()[1])
-        for one in pids
-        for line in Path(f"/proc/{one}/status").read_text().splitlines()
-        if line.startswith("VmRSS")
-    )
+    return sum(memory_kib("VmRSS", one) for one in pids)
 
 
 @pytest.mark.parametrize(("function", "gpu"), [("nvmlDeviceGetPowerUsage", 3), ("nvmlInitWithFlags", -1)])

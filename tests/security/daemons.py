@@ -20,6 +20,7 @@ from gpufleet.registry.tokens import SqlTokens
 from tests.security.guarded import Reply, exchange
 from tests.support.authority import Authority
 from tests.support.hub_state import prepare_state
+from tests.support.process_memory import memory_kib
 from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
 
@@ -114,7 +115,7 @@ class Daemon(msgspec.Struct, frozen=True):
     @property
     def peak_mib(self) -> int:
         """Peak resident memory in MiB."""
-        return _status(self.process.process.pid, "VmHWM") >> 10
+        return memory_kib("VmHWM", self.process.process.pid) >> 10
 
     @property
     def fds(self) -> int:
@@ -141,11 +142,6 @@ def _open_files(pid: int) -> Iterator[str]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed after it was listed
             yield str(descriptor.readlink())
-
-
-def _status(pid: int, field: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
 
 
 @contextlib.contextmanager

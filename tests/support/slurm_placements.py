@@ -92,10 +92,12 @@ class SlurmJobs:
         if self._settled:
             for _ in range(self.random.choice((1, 1, 2, 3))):
                 self.random.choice((self._submit, self._submit, self._cancel))()
-        self._settled = any(self._is_settled() for _ in range(QUERIES))
-        if not self._settled:
+        queries = (self._placed_jobs() for _ in range(QUERIES))
+        placed = next((jobs for jobs in queries if jobs is not None), None)
+        self._settled = placed is not None
+        if placed is None:
             return
-        self.jobs = self._running_jobs()
+        self.jobs = placed
         if self.random.random() < 0.08:
             self._slurm.stop_controller()
             self.outage = self.random.randint(1, 3)
@@ -150,22 +152,18 @@ class SlurmJobs:
         if self.jobs:
             self._slurm.run("scancel", str(self.jobs.pop(self.random.randrange(len(self.jobs))).id))
 
-    def _is_settled(self) -> bool:
-        """Return whether each job runs and has stored its GPUs, or waits for GPUs."""
+    def _placed_jobs(self) -> list[Job] | None:
+        """Return the running jobs. None while a job does not wait for GPUs and has not stored them."""
+        found: list[Job] = []
         for line in self._slurm.run("squeue", "-h", "-o", "%A %T %r").splitlines():
             job, state, reason = line.split(maxsplit=2)
-            is_placed = state == "RUNNING" and (self._truth / job).exists()
-            if not is_placed and not (state == "PENDING" and reason != "None"):
-                return False
-        return True
-
-    def _running_jobs(self) -> list[Job]:
-        found: list[Job] = []
-        for job, state in self._slurm.states().items():
-            if state == "RUNNING":
-                node, indexes = (self._truth / job).read_text().split()
+            stored = self._truth / job
+            if state == "RUNNING" and stored.exists():
+                node, indexes = stored.read_text().split()
                 minors = tuple(MINORS[node][int(index)] for index in indexes.split(","))
                 found.append(Job(int(job), node, minors, int(job) in self._steps))
+            elif state != "PENDING" or reason == "None":
+                return None
         return found
 
 

@@ -16,6 +16,7 @@ import pytest
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineFault, EngineState
 from tests.support.guest_smi import GuestSmi
+from tests.support.process_memory import memory_kib
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.profiles import examples
 from tests.support.sshd import USER, Guest
@@ -174,8 +175,7 @@ class Fleet:
         return sum(row[2].endswith(f":{guest.port:04X}") and row[3] == "01" for row in rows)
 
     def resident_mib(self, name: str = "VmRSS") -> float:
-        text = Path(f"/proc/{self.agent.process.pid}/status").read_text()
-        return int(text.partition(f"{name}:")[2].split()[0]) / 1024
+        return memory_kib(name, self.agent.process.pid) / 1024
 
 
 @pytest.fixture

@@ -252,15 +252,16 @@ def test_counts_are_bounded(limits: Limits, field: str) -> None:
 
 
 _IN_A_CHILD = """
-import resource, sys
+import sys
 from gpufleet.codecs.batch import decode
 from gpufleet.model.errors import WireError
+from tests.support.process_memory import memory_kib
 body = sys.stdin.buffer.read()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = memory_kib("VmHWM")
 try:
     decode(body)
 except WireError as error:
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, error)
+    print((memory_kib("VmHWM") - before) // 1024, error)
 """
 
 

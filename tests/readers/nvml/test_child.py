@@ -18,6 +18,7 @@ from gpufleet.readers.nvml.watch import NvmlLimits
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import CRASH
 from tests.readers.nvml.rig import PATIENT, Start, device, own
+from tests.support.process_memory import memory_kib
 from tests.support.waiting import wait_until, wait_until_async
 
 
@@ -165,13 +166,9 @@ async def test_missing_binding_error_names_the_package(fake: FakeNvml, start: St
     await reader.close()
 
 
-def resident_kilobytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
-
-
 async def test_the_child_is_small(fake: FakeNvml, start: Start) -> None:
     """Bound that catches a heavy import. Measurements are in docs/performance.md."""
     reader = start(fake)
     await reader.read(Lane.FAST)
     assert reader.child_pid is not None
-    assert resident_kilobytes(reader.child_pid) < 60_000
+    assert memory_kib("VmRSS", reader.child_pid) < 60_000

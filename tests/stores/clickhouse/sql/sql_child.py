@@ -1,7 +1,6 @@
 """Process with 200,000 events and small limits: reads a JSON list of statements and prints their results."""
 
 import json
-import resource
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[4]))
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.model.errors import SqlError
 from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.process_memory import memory_kib
 
 LIMITS = SqlLimits(seconds=1.0, memory_bytes=100_000_000, rows=1_000, result_bytes=1_000_000)
 
@@ -31,8 +31,7 @@ def main(folder: str) -> None:
             message, rows = "", len(store.select(statement).rows)
         except SqlError as error:
             message, rows = str(error), 0
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        results.append({"message": message, "rows": rows, "rss_bytes": rss})
+        results.append({"message": message, "rows": rows, "peak_kib": memory_kib("VmHWM")})
     store.close()
     print(json.dumps(results))
 
