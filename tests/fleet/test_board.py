@@ -12,6 +12,7 @@ from gpufleet.fleet.board import (
     drop_defaults,
     drop_empty_protected_memory,
     drop_fabric_defaults,
+    drop_module_of_card,
     drop_rack_defaults,
     drop_readiness_without_confidential_mode,
     drop_unproven_uses,
@@ -35,12 +36,10 @@ DEFAULTS: dict[str, Value | Absent] = dict(zip(RACK_PLACE, ("0", "0", "1"), stri
 @pytest.mark.parametrize("serial", ["", "0000000000000", Absent(Reason.NO_DATA), Absent(Reason.NOT_SUPPORTED)])
 @pytest.mark.parametrize("guid", ["0x0000000000000000", Absent(Reason.NO_DATA), Absent(Reason.NOT_SUPPORTED)])
 def test_defaults_without_a_chassis_are_not_supported(serial: Value | Absent, guid: Value | Absent) -> None:
-    values = {**DEFAULTS, "gpu_chassis_serial": serial, "gpu_fabric_guid": guid, "gpu_platform_module_id": "1"}
+    values = {**DEFAULTS, "gpu_chassis_serial": serial, "gpu_fabric_guid": guid}
     drop_rack_defaults(values)
-    module = values.pop("gpu_platform_module_id")
     assert {value.reason for value in values.values() if isinstance(value, Absent)} == {Reason.NOT_SUPPORTED}
     assert all(isinstance(value, Absent) for value in values.values())
-    assert module == "1"
 
 
 def test_place_in_a_chassis_is_kept_even_if_zero() -> None:
@@ -234,6 +233,37 @@ def test_module_zero_is_no_place_on_a_baseboard(number: str) -> None:
     drop_zero_identities(values)
     module = Absent(Reason.NOT_SUPPORTED, "gpu_module_id") if number == "0" else number
     assert values == {"gpu_module_id": module, "gpu_platform_module_id": number}
+
+
+LOST = Absent(Reason.GPU_LOST)
+
+
+@pytest.mark.parametrize(
+    ("product", "serial", "shown"),
+    [
+        ("NVIDIA H200", None, "1"),
+        ("NVIDIA GB300", "1820924000000", "1"),
+        ("NVIDIA X900", "1820924000000", "1"),
+        ("Tesla T4", None, Absent(Reason.NOT_SUPPORTED, "gpu_name")),
+        ("NVIDIA L40S", Absent(Reason.NOT_SUPPORTED), Absent(Reason.NOT_SUPPORTED, "gpu_name")),
+        (None, None, Absent(Reason.NOT_REPORTED, "gpu_name")),
+        (LOST, LOST, LOST),
+    ],
+)
+def test_module_1_of_a_card_is_absent(
+    product: Value | Absent | None, serial: Value | Absent | None, shown: Value | Absent
+) -> None:
+    ids: dict[str, Value | Absent] = {"gpu_module_id": "1", "gpu_platform_module_id": "1"}
+    values = ids if serial is None else {**ids, "gpu_chassis_serial": serial}
+    drop_module_of_card(values, product)
+    assert [values[name] for name in ids] == [shown, shown]
+
+
+def test_other_modules_than_1_are_kept() -> None:
+    values: dict[str, Value | Absent] = {"gpu_module_id": "7", "gpu_platform_module_id": "2"}
+    before = dict(values)
+    drop_module_of_card(values, None)
+    assert values == before
 
 
 def test_attached_display_counts_only_while_it_is_active() -> None:

@@ -9,6 +9,7 @@ from gpufleet.model.products import (
     MEMORY,
     NVLINK,
     OPTICAL_FLOW,
+    is_module,
     is_vgpu_type,
     lacking_parts,
     supports_mig,
@@ -82,9 +83,28 @@ def test_products_without_memory_of_their_own() -> None:
 
 
 def test_vgpu_types_are_no_board_names() -> None:
-    types = ("NVIDIA A40-48Q", "GRID A100D-1-10C", "NVIDIA A100-1-5CME", "NVIDIA RTX6000-Ada-48Q", "GRID T4-2B")
+    types = (
+        "NVIDIA A40-48Q",
+        "GRID A100D-1-10C",
+        "NVIDIA A100-1-5CME",
+        "NVIDIA RTX6000-Ada-48Q",
+        "GRID T4-2B",
+        "GRID T4-2B4",
+    )
     boards = ("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "NVIDIA H20-3e", "NVIDIA L40S", "NVIDIA B300 SXM6 AC")
     assert [name for name in (*types, *boards) if is_vgpu_type(name)] == list(types)
+
+
+MODULES = """NVIDIA A100-SXM4-80GB; Tesla V100-SXM2-16GB; NVIDIA H100 80GB HBM3; NVIDIA H200; NVIDIA H20-3e;
+    NVIDIA GH200 480GB; NVIDIA B200; NVIDIA GB200; NVIDIA B300 SXM6 AC"""
+CARDS = """NVIDIA A100 80GB PCIe; NVIDIA A100-PCIE-40GB; NVIDIA H100 PCIe; NVIDIA H100 NVL; NVIDIA H200 NVL;
+    NVIDIA H800 PCIe; NVIDIA A30; NVIDIA L40S; Tesla T4; NVIDIA GeForce RTX 2080 SUPER; NVIDIA GB10;
+    NVIDIA RTX PRO 6000 Blackwell Server Edition; NVIDIA H100XM-80C"""
+
+
+def test_modules_are_known_by_product() -> None:
+    modules, cards = ([name.strip() for name in names.split(";")] for names in (MODULES, CARDS))
+    assert [name for name in (*modules, *cards) if is_module(name)] == modules
 
 
 def test_chips_with_mig_are_known_by_product() -> None:

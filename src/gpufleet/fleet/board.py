@@ -18,6 +18,7 @@ from gpufleet.model.products import (
     NVLINK,
     OPTICAL_FLOW,
     RARELY_LACKED,
+    is_module,
     is_vgpu_type,
     lacking_parts,
 )
@@ -67,9 +68,11 @@ _NOT_REPORTED = ("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status
 IDENTITIES = ("gpu_serial", "gpu_vbios_version", "gpu_module_id")
 """Texts that identify a board, its firmware or its place on a baseboard. A text of zeros is no value.
 
-Examples are the VBIOS version in a vGPU guest, and the module id of a product without a baseboard (nvml.h). Some of
-these products report 1, which cannot be distinguished from the first module of a baseboard.
+Examples are the VBIOS version in a vGPU guest, and the module id of a product without a baseboard (nvml.h).
 """
+
+MODULE_IDS = ("gpu_module_id", "gpu_platform_module_id")
+FIRST_MODULE = "1"
 
 
 PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
@@ -172,6 +175,22 @@ def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
         value = values.get(name)
         if isinstance(value, str) and not value.strip("0.- "):
             values[name] = Absent(Reason.NOT_SUPPORTED, name)
+
+
+def drop_module_of_card(values: MutableMapping[str, Value | Absent], product: Value | Absent | None) -> None:
+    """Replace module 1 of a card by `not_supported`: the driver reports it also without a baseboard (T4, L40S).
+
+    A GPU with a chassis is a module. Without a known product, module 1 is absent for the reason of the product's name.
+    """
+    if not isinstance(values.get(CHASSIS_SERIAL, Absent(Reason.NOT_REPORTED)), Absent):
+        return
+    if isinstance(product, str):
+        why = None if is_module(product) else Absent(Reason.NOT_SUPPORTED, NAME)
+    else:
+        why = product if isinstance(product, Absent) else Absent(Reason.NOT_REPORTED, NAME)
+    for name in MODULE_IDS:
+        if why is not None and values.get(name) == FIRST_MODULE:
+            values[name] = why
 
 
 def drop_attached_display(values: MutableMapping[str, Value | Absent]) -> None:
@@ -336,6 +355,7 @@ def drop_defaults(
     """
     drop_rack_defaults(values)
     drop_zero_identities(values)
+    drop_module_of_card(values, product)
     drop_attached_display(values)
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
@@ -355,7 +375,7 @@ DECIDING = frozenset(
 """Metrics whose readings decide whether other readings of the board are defaults."""
 
 _WITH_DEFAULTS = (DECIDING - {NAME, VGPU_TYPE, VIRTUALIZATION}) | {
-    *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, PROTECTED_USED, DISPLAY_ATTACHED, *MIG_MODES),
+    *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, *MODULE_IDS, PROTECTED_USED, DISPLAY_ATTACHED, *MIG_MODES),
     *PART_OF_USE,
 }
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""

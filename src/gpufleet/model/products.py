@@ -1,4 +1,4 @@
-"""Product names of GPUs: parts that they lack although the driver reports 0, chips with MIG, and vGPU types.
+"""Product names of GPUs: parts that they lack although the driver reports 0, modules, chips with MIG, and vGPU types.
 
 NVML, nvidia-smi and DCGM report no engine counts of a whole GPU, so the product name decides. Sources: NVIDIA's support
 matrix of video encoders, its documentation of nvJPEG (hardware decoding: GA100, Hopper, Ada and later) and of the
@@ -75,6 +75,14 @@ def supports_mig(product: str) -> bool:
     return _MIG.search(product) is not None
 
 
+_MODULE = re.compile(r"\bSXM\d?\b|\bH(?:20|100|200|800)\b(?!.*\b(?:PCIe|NVL)\b)|\bGH200\b|\bG?B(?:100|200|300)\b")
+
+
+def is_module(product: str) -> bool:
+    """Return whether a product is known to be a module on a baseboard, and no card."""
+    return _MODULE.search(product) is not None
+
+
 _GEFORCE = re.compile(r"\bGeForce\b")
 
 
@@ -83,9 +91,9 @@ def may_lack_ecc(product: str) -> bool:
     return _GEFORCE.search(product) is not None
 
 
-_VGPU_TYPE = re.compile(r"-\d{1,3}[ABCQ](?:ME)?\Z")
+_VGPU_TYPE = re.compile(r"-\d{1,3}(?:[ACQ]|B4?)(?:ME)?\Z")
 
 
 def is_vgpu_type(product: str) -> bool:
-    """Return whether a product name is a vGPU type, such as `NVIDIA A40-48Q` or `GRID A100D-1-10C`."""
+    """Return whether a product name is a vGPU type, such as `NVIDIA A40-48Q`, `GRID A100D-1-10C` or `GRID T4-2B4`."""
     return _VGPU_TYPE.search(product) is not None

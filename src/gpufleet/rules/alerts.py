@@ -220,7 +220,7 @@ def kubevirt_alerts(*, with_gpu_data: bool) -> tuple[AlertRule, ...]:
             "node:kube_gpu_capacity:sum - node:kube_gpu_allocatable:sum > 0",
             "10m",
             AlertSeverity.WARNING,
-            "{{ $value }} NVIDIA devices of {{ $labels.node }} cannot be allocated to a holder",
+            "{{ $value }} NVIDIA GPUs of {{ $labels.node }} cannot be allocated to a holder",
         ),
     )
     if not with_gpu_data:

@@ -69,24 +69,24 @@ def _kubernetes_rules() -> tuple[RecordingRule, ...]:
         RecordingRule(
             record=REQUESTS,
             expr=f"sum by ({pod}, node) (\n  {requests}\n)\nand on ({pod}) ({running} == 1)",
-            help="NVIDIA devices that a running pod requests; shares count as devices",
+            help="NVIDIA GPUs that a running pod requests; MIG devices, vGPUs and shares count as GPUs",
         ),
         RecordingRule(
             record="namespace:kube_gpu_requests:sum",
             expr=f"sum by (cluster, namespace) ({REQUESTS})",
-            help="NVIDIA devices that running pods of the namespace request",
+            help="NVIDIA GPUs that running pods of the namespace request",
         ),
         RecordingRule(
             record="owner:kube_gpu_requests:sum",
             expr=f"sum by (cluster, namespace, owner_kind, owner_name) (\n  {REQUESTS}\n  * on ({pod}) "
             f"group_left (owner_kind, owner_name) topk by ({pod}) (1, {owners})\n)",
-            help="NVIDIA devices that running pods of a controller request",
+            help="NVIDIA GPUs that running pods of a controller request",
         ),
         *(
             RecordingRule(
                 record=f"node:kube_gpu_{name}:sum",
                 expr=f"sum by (cluster, node) ({series})",
-                help=f"NVIDIA devices of the node in Kubernetes, {name}",
+                help=f"NVIDIA GPUs of the node in Kubernetes, {name}",
             )
             for name, series in nodes.items()
         ),

@@ -13,12 +13,14 @@ from gpufleet.model.catalogue.row import (
     GPU_VGPU,
     GUEST,
     INT,
+    NO_BASEBOARD,
     OLD_CHIP,
     OLD_DRIVER,
     SLOW,
     STATE,
     STATIC,
     TAIL,
+    UNKNOWN_BOARD,
 )
 from gpufleet.model.catalogue.row import info as _info
 from gpufleet.model.catalogue.row import row as _row
@@ -35,7 +37,6 @@ NO_MEMORY = Absence(Reason.NOT_SUPPORTED, "the GPU uses the memory of its CPU an
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NO_SENSOR = Absence(Reason.NOT_SUPPORTED, "boards without HBM have no memory temperature sensor")
-NO_BASEBOARD = Absence(Reason.NOT_SUPPORTED, "the GPU is not a module on a baseboard")
 ZEROS = Absence(Reason.NOT_SUPPORTED, "the board reports zeros only, as in a vGPU guest")
 
 CLOCK_EVENT_REASONS = (
@@ -242,7 +243,7 @@ GPU_METRICS = (
           nvml="nvmlDeviceGetInforomImageVersion", smi="inforom.img", absent=(GUEST,)),
     _info(79, "gpu_gsp_firmware_version", "Version of the GSP firmware",
           nvml="nvmlDeviceGetGspFirmwareVersion", absent=(GUEST,)),
-    _info(80, "gpu_module_id", "Position of the module on its baseboard; 1 also for some boards without one",
-          nvml="nvmlDeviceGetModuleId", absent=(GUEST, NO_BASEBOARD)),
+    _info(80, "gpu_module_id", "Position of the module on its baseboard",
+          nvml="nvmlDeviceGetModuleId", absent=(GUEST, NO_BASEBOARD, UNKNOWN_BOARD)),
 )
 # fmt: on

@@ -10,12 +10,14 @@ from gpufleet.model.catalogue.row import (
     GAUGE,
     GUEST,
     INT,
+    NO_BASEBOARD,
     OLD_CHIP,
     OLD_DRIVER,
     SLOW,
     STATE,
     STATIC,
     TAIL,
+    UNKNOWN_BOARD,
     info,
     row,
 )
@@ -171,7 +173,7 @@ BOARD_METRICS = (
     info(517, "gpu_host_id", "Node in the tray", nvml="nvmlDeviceGetPlatformInfo", smi="platform.host_id",
          absent=(NO_RACK, OLD_DRIVER)),
     info(518, "gpu_platform_module_id", "Module in the node", nvml="nvmlDeviceGetPlatformInfo",
-         smi="platform.module_id", absent=(NO_RACK, OLD_DRIVER)),
+         smi="platform.module_id", absent=(NO_BASEBOARD, UNKNOWN_BOARD, OLD_DRIVER)),
     info(519, "gpu_fabric_guid", "GUID of the GPU in the NVLink fabric", nvml="nvmlDeviceGetPlatformInfo",
          smi="platform.gpu_fabric_guid", absent=(NO_RACK, OLD_DRIVER)),
 )

@@ -24,6 +24,8 @@ MIG = (Subject.MIG,)
 VGPU = (Subject.VGPU,)
 
 GUEST = Absence(Reason.NOT_IN_GUEST, "a vGPU guest cannot see it")
+NO_BASEBOARD = Absence(Reason.NOT_SUPPORTED, "the GPU is not a module on a baseboard")
+UNKNOWN_BOARD = Absence(Reason.NOT_REPORTED, "it is 1, and the product is not known: the GPU may be a card")
 OLD_CHIP = Absence(Reason.NOT_SUPPORTED, "the chip does not support it")
 OLD_DRIVER = Absence(Reason.NOT_IN_DRIVER, "the driver is older than the call")
 
