@@ -88,9 +88,8 @@ SECOND = 10**9
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
 
-def ended(*reports: StoredSample) -> list[StoredSample]:
+def ended(*reports: StoredSample, at: int = 9 * HOUR) -> list[StoredSample]:
     """Return newest samples of instances whose GPU was read later."""
-    at = 9 * HOUR
     gpu = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
     parts = []
     for one in reports:
@@ -123,6 +122,32 @@ def test_instance_of_a_host_without_reports_is_replaced_once_another_host_has_th
     stored = {"host": [report(A, 2 * HOUR)], "other": [report(B, begin + minutes * 60 * SECOND)]}
     found = instance_intervals(MINE, texts, stored)
     assert found[place(A)] == ((0, begin if is_replaced else UNBOUNDED),)
+
+
+@pytest.mark.parametrize(("minutes", "is_replaced"), [(9, False), (30, True)])
+def test_instance_of_a_crashed_host_ends_at_a_short_stay_on_another_host(minutes: int, is_replaced: bool) -> None:
+    """The machine starts on the other host a minute after the crash, and is stopped there within the tolerance."""
+    begin = 2 * HOUR + 60 * SECOND
+    texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
+    other = ended(report(B, begin + 300 * SECOND), at=2 * HOUR + minutes * 60 * SECOND)
+    found = instance_intervals(MINE, texts, {"host": [report(A, 2 * HOUR)], "other": other})
+    assert found[place(A)] == ((0, begin if is_replaced else UNBOUNDED),)
+
+
+def test_short_stay_by_a_clock_ahead_does_not_end_an_instance() -> None:
+    """The machine moved here from a host whose clock is ahead. This host has had no connection for an hour."""
+    begin = HOUR + 60 * SECOND
+    texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
+    stored = {"host": [report(A, 2 * HOUR)], "other": ended(report(B, begin + 60 * SECOND), at=3 * HOUR)}
+    assert instance_intervals(MINE, texts, stored)[place(A)] == ((0, UNBOUNDED),)
+
+
+def test_machine_that_moved_soon_after_the_first_report_has_its_earlier_time_once() -> None:
+    begin = HOUR + 300 * SECOND
+    texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
+    stored = {"host": ended(report(A, begin - 10 * SECOND)), "other": [report(B, 9 * HOUR)]}
+    found = instance_intervals(MINE, texts, stored)
+    assert found == {place(A): ((0, begin),), ("other", place(B)[1]): ((begin, UNBOUNDED),)}
 
 
 def test_second_instance_of_a_restarted_machine_has_no_time_before_it() -> None:

@@ -7,7 +7,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,6 +34,22 @@ def always_reported(place: Place, start: int, end: int) -> int:
     return end
 
 
+class _Reports(NamedTuple):
+    """Newest reports of hosts.
+
+    Attributes:
+        readers: the host's own readers of each instance.
+        last: last report of each instance, nanoseconds since 1970.
+        present: instances that still exist.
+        of_host: last report of each host.
+    """
+
+    readers: Mapping[Place, Collection[str]]
+    last: Mapping[Place, int]
+    present: frozenset[Place]
+    of_host: Mapping[str, int]
+
+
 class _Run(NamedTuple):
     """Interval in which an instance had a virtual machine.
 
@@ -43,6 +59,7 @@ class _Run(NamedTuple):
         is_first: whether no virtual machine had the instance before.
         last: last report; `UNBOUNDED` if it was reported until `end`.
         is_present: whether the instance still exists.
+        host_last: last report of its host.
     """
 
     start: int
@@ -51,19 +68,21 @@ class _Run(NamedTuple):
     is_first: bool
     last: int
     is_present: bool
+    host_last: int
 
     def is_replaced_by(self, later: "_Run") -> bool:
         """Return whether the machine has a later instance in place of this one: it began after the last report of this.
 
-        The clocks of two hosts can differ. An instance of a host that no longer reports has ended if another host
-        reported the machine after that.
+        The clocks of two hosts can differ. An instance of a host that no longer reports has ended if the machine began
+        on another host after that, or was reported there much later.
         """
-        is_elsewhere = later.place[0] != self.place[0]
-        is_outlived = is_elsewhere and min(later.last, later.end) > self.last + MAX_CLOCK_SKEW_NS
-        if self.is_present and not is_outlived:
-            until = self.last + MAX_CLOCK_SKEW_NS
+        tolerated = self.last + MAX_CLOCK_SKEW_NS
+        if later.place[0] == self.place[0]:
+            until = tolerated if self.is_present else self.last + PASS_NS
+        elif not self.is_present or min(later.last, later.end) > tolerated:
+            until = self.last - MAX_CLOCK_SKEW_NS
         else:
-            until = self.last + (-MAX_CLOCK_SKEW_NS if is_elsewhere else PASS_NS)
+            until = self.last if later.host_last > tolerated else tolerated
         return self.end > later.start > max(self.start, until)
 
 
@@ -81,24 +100,19 @@ def instance_intervals(
         stored: newest samples of the machines. Texts of other readers than those of the host itself do not count.
         last_within: queried for an instance that was reported again, if the virtual machine had several instances.
     """
-    readers, last, present = _reports(stored)
+    reports = _reports(stored)
     holders: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for one in texts:
         place, holder = (one.machine, one.view), normalise_uuid(one.text)
-        if holder is not None and one.reader in readers.get(place, ()):
+        if holder is not None and one.reader in reports.readers.get(place, ()):
             holders[place].append((one.at, holder))
     had = [place for place, changes in holders.items() if any(holder == wanted for _, holder in changes)]
     search = last_within if len(had) > 1 else always_reported
-    runs = sorted(
-        run
-        for place in had
-        for run in _runs(wanted, place, holders[place], search, newest=last[place], is_present=place in present)
-    )
+    runs = sorted(run for place in had for run in _runs(wanted, place, holders[place], search, reports))
     found: dict[Place, list[Interval]] = defaultdict(list)
     for run in runs:
         until = min((later.start for later in runs if run.is_replaced_by(later)), default=run.end)
-        is_restart = any(one.place[0] == run.place[0] and one.is_replaced_by(run) for one in runs)
-        had_other = is_restart or runs[0].start < run.start - MAX_CLOCK_SKEW_NS
+        had_other = any(one.is_replaced_by(run) for one in runs) or runs[0].start < run.start - MAX_CLOCK_SKEW_NS
         begin = 0 if run.is_first and not had_other else run.start
         intervals = found[run.place]
         if intervals and intervals[-1][1] == run.start:
@@ -121,13 +135,7 @@ def guest_stays(had: Iterable[Interval], stays: Sequence[Interval]) -> tuple[Int
 
 
 def _runs(
-    wanted: str,
-    place: Place,
-    changes: Sequence[tuple[int, str]],
-    last_within: LastReport,
-    *,
-    newest: int,
-    is_present: bool,
+    wanted: str, place: Place, changes: Sequence[tuple[int, str]], last_within: LastReport, reports: _Reports
 ) -> Iterator[_Run]:
     """Yield the runs of an instance, in order of time, from its texts.
 
@@ -136,8 +144,7 @@ def _runs(
         place: the instance.
         changes: times and virtual machines.
         last_within: as in `instance_intervals`.
-        newest: its newest report.
-        is_present: whether it still exists.
+        reports: newest reports.
     """
     start: int | None = None
     is_first = changes[0][1] == wanted
@@ -145,33 +152,36 @@ def _runs(
         if holder != wanted:
             continue
         start = at if start is None else start
-        last = newest if end == UNBOUNDED else UNBOUNDED
+        last = reports.last[place] if end == UNBOUNDED else UNBOUNDED
         if end != UNBOUNDED and end - at > RETURN_GAP_NS:
             reported = max(at, last_within(place, at, end) or at)
             if end - reported > RETURN_GAP_NS:
                 last = reported
         if after != wanted or last != UNBOUNDED:
-            yield _Run(start, end, place, is_first, last, is_present and end == UNBOUNDED)
+            is_present = place in reports.present and end == UNBOUNDED
+            yield _Run(start, end, place, is_first, last, is_present, reports.of_host[place[0]])
             start, is_first = None, False
 
 
-def _reports(
-    stored: Mapping[str, Sequence[StoredSample]],
-) -> tuple[dict[Place, set[str]], dict[Place, int], frozenset[Place]]:
-    """Return the host's own readers of each instance, its last report, and the instances that are present."""
+def _reports(stored: Mapping[str, Sequence[StoredSample]]) -> _Reports:
+    """Return the newest reports of hosts."""
     readers: dict[Place, set[str]] = defaultdict(set)
     last: dict[Place, int] = defaultdict(int)
     present: set[Place] = set()
+    of_host: dict[str, int] = defaultdict(int)
     for machine, samples in stored.items():
         keys = present_keys(samples)
         for one in samples:
             sample = one.sample
             view = sample.view
-            if view is None or view.side is not Side.VGPU_HOST or sample.provenance is not Provenance.HOST_LOCAL_PROBE:
+            if view is None or sample.provenance is not Provenance.HOST_LOCAL_PROBE:
+                continue
+            of_host[machine] = max(of_host[machine], sample.measured_at)
+            if view.side is not Side.VGPU_HOST:
                 continue
             place = machine, view.key
             readers[place].add(sample.reader)
             last[place] = max(last[place], sample.measured_at)
             if view.key in keys:
                 present.add(place)
-    return readers, last, frozenset(present)
+    return _Reports(readers, last, frozenset(present), of_host)
