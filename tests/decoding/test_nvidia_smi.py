@@ -226,6 +226,32 @@ def test_gpu_recovers_after_an_output_of_its_message_only(log: str, repeats: int
     assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 50), ("gpu_lost", 45)]
 
 
+def _loop(*lines: str) -> bytes:
+    return "\n".join((_TABLE.splitlines()[0], *lines, "")).encode()
+
+
+def _row(bus: str, second: int) -> str:
+    return f"GPU-{bus}, 00000000:{bus}:00.0, 2026/07/03 22:10:{second}.000, 31"
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_loss_in_a_loop_with_messages_only_has_the_time_before_them(repeats: int) -> None:
+    """The header is printed once. A working GPU is printed again together with the GPU that has recovered."""
+    messages = [(LOST_MESSAGE.strip() % b"1B:00.0").decode()] * repeats
+    (snapshot,) = decoded(_loop(_row("1A", 45), _row("1B", 45), *messages, _row("1A", 50), _row("1B", 50))).snapshots
+    assert [device.readings["gpu_state"].value for device in snapshot.devices] == ["ok", "ok"]
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 50), ("gpu_lost", 45)]
+
+
+def test_loss_in_a_loop_has_the_time_of_the_rows_after_its_message() -> None:
+    """The row of the lost GPU would precede that of the other one: it is of the next output."""
+    message = (LOST_MESSAGE.strip() % b"1A:00.0").decode()
+    lines = [_row("1A", 45), _row("1B", 45), message, _row("1B", 50), _row("1A", 55), _row("1B", 55)]
+    (snapshot,) = decoded(_loop(*lines)).snapshots
+    assert [device.readings["gpu_state"].value for device in snapshot.devices] == ["ok", "ok"]
+    assert [(event.kind, event.at.second) for event in snapshot.events] == [("gpu_recovered", 55), ("gpu_lost", 50)]
+
+
 def test_lost_gpu_that_is_left_out_of_an_appended_output_has_its_time() -> None:
     first, last = _TABLE % (45, 45), _TABLE % (50, 50)
     head, row, _ = last.splitlines(keepends=True)

@@ -94,8 +94,8 @@ def split_rounds(content: bytes) -> list[bytes]:
 
     A row or message about a GPU that the round already has starts the next round, and so does a repeated header, and a
     row without identity in a round with as many rows as the round before. Rounds of messages only are one. Messages
-    before a repeated header are a round of their own if a row after it is about a GPU that they name: it was printed
-    later.
+    before the first row of a round, or before a repeated header, are a round of their own if a later row is about a GPU
+    that they name, and follows the rows before it in the order of addresses: these rows were printed later.
 
     Raises:
         WireLimitError: if it is too long, too wide or has too many rows.
@@ -108,8 +108,9 @@ def split_rounds(content: bytes) -> list[bytes]:
     head = rounds[0][-1]
     seen = {one for line in lines[:at] for one in _named(line)}
     count = before = 0
-    begin = 0  # position after a repeated header that follows messages only; 0 if none
+    begin = 0  # position after messages only: of a repeated header, or of the first row; 0 if none
     earlier: set[str] = set()  # GPUs that these messages name
+    newest = ""  # GPU of the last row of the round
     for line in lines[at + 1 :]:
         values = _values_of(line, names)
         is_head = line.strip() == head.strip()
@@ -119,18 +120,21 @@ def split_rounds(content: bytes) -> list[bytes]:
             raise WireLimitError("csv", f"more than {MAX_VALUES} values")
         gpu = _identities(dict(zip(names, values, strict=True))) if is_row else _named(line)
         is_next = gpu[0] in seen and (is_row or count > 0) if gpu else is_row and count >= before > 0
-        if is_row and begin and earlier.intersection(gpu):
+        if is_row and begin and earlier.intersection(gpu) and newest < gpu[0]:
             rounds.append([head, *rounds[-1][begin:]])
             del rounds[-2][begin:]
+            seen -= earlier
             begin = 0
         elif (is_head and count > 0) or is_next:
             rounds.append([head])
             seen.clear()
-            count, before, begin = 0, count, 0
-        elif is_head:
+            count, before, begin, newest = 0, count, 0, ""
+        elif is_head or (is_row and count == begin == 0):
             begin, earlier = len(rounds[-1]), seen.copy()
         seen.update(gpu)
-        count += is_row
+        if is_row:
+            count += 1
+            newest = gpu[0] if gpu else newest
         if not is_head:
             rounds[-1].append(line)
     whole = [[*one, ""] for one in rounds[:-1]]  # only the last line of the output can be truncated
