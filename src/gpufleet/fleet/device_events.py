@@ -94,8 +94,11 @@ class DeviceStates:
         stated = {one.view.key for one in samples if one.view is not None and _STATE.name in one.values}
         for sample in samples:
             state = sample.values.get(_STATE.name)
-            if sample.view is not None and sample.view.key not in stated and self._is_recovered(sample.view, sample):
-                state = OK
+            if sample.view is not None and sample.view.key not in stated:
+                if self._is_recovered(sample.view, sample):
+                    state = OK
+                elif sample.view.unnamed_key not in self._failed:
+                    self._note_occupant(sample.view)
             if sample.view is not None and sample.view.kind is ViewKind.GPU and isinstance(state, str):
                 events += self.change(sample.view, state, sample.measured_at)
         return events
