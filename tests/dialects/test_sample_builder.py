@@ -79,6 +79,16 @@ def test_evidence_without_a_state_is_about_its_own_scrape() -> None:
     }
 
 
+def test_evidence_of_a_source_without_times_is_about_its_own_scrape() -> None:
+    """An exporter reports failures only, and a request after an outage has several scrapes."""
+    builder = SampleBuilder(has_times=False)
+    for at, name, value in ((1, "gpu_serial", LOST), (2, "gpu_serial", LOST), (3, "gpu_state", "reset_required")):
+        builder.add(GPU, "gpu_performance_state", 0, at)
+        builder.add(GPU, name, value, at)
+    states = {one.measured_at: one.values["gpu_state"] for one in builder.samples("x") if "gpu_state" in one.values}
+    assert states == {1: "lost", 2: "lost", 3: "reset_required"}
+
+
 def test_core_error_of_a_mig_device_is_about_its_own_scrape() -> None:
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPU.key)
     builder = SampleBuilder()

@@ -155,7 +155,7 @@ def read_series(
         builders = guests if subject.guest else machines
         builder = builders.get(subject.machine)
         if builder is None:
-            builder = builders[subject.machine] = SampleBuilder()
+            builder = builders[subject.machine] = SampleBuilder(has_times=bool(dialect.measured))
         own = times.get(number, 0)
         has_ended = number in ended
         if meaning.family is not None and meaning.metric is not None:

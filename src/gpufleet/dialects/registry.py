@@ -84,10 +84,12 @@ def believed(dialect: Dialect, series: Collection[ImportedSeries]) -> Dialect:
 def device_dialects(names: Iterable[str]) -> tuple[Dialect, ...]:
     """Return the dialects with device families on a page, in the order of `DIALECTS`.
 
-    If there are none, because there is no device, return the dialects with machine families.
+    If there are none, return the dialects with special families, such as that of a lost GPU without a number. If there
+    are none either, because there is no device, return the dialects with machine families.
     """
     found = frozenset(names)
-    return _dialects_with(found, devices=True) or _dialects_with(found, devices=False)
+    special = tuple(dialect for dialect in DIALECTS if not found.isdisjoint(dialect.special))
+    return _dialects_with(found, devices=True) or special or _dialects_with(found, devices=False)
 
 
 def _dialects_with(found: frozenset[str], *, devices: bool) -> tuple[Dialect, ...]:

@@ -27,9 +27,14 @@ SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series
 
 
 class SampleBuilder:
-    """Collects the values of one machine. The series of a device may carry different parts of its identity."""
+    """Collects the values of one machine. The series of a device may carry different parts of its identity.
 
-    def __init__(self) -> None:
+    Args:
+        has_times: whether the source gives times of measurement, so that an absence can be older than the state.
+    """
+
+    def __init__(self, *, has_times: bool = True) -> None:
+        self._has_times = has_times
         self._views: dict[str, View] = {}
         self._rows: dict[tuple[str, Lane, int], _Row] = {}
         self._texts: dict[str, dict[str, tuple[str, int]]] = {}
@@ -154,8 +159,9 @@ class SampleBuilder:
         """Replace better states of the page by those that its readings prove. No page state is made up as `ok`.
 
         A page can have several scrapes. A reading is about the newest row up to its time. If that row has no state, the
-        proven state has the time of the reading. A reading measured before the first state of the page proves nothing,
-        also if that state is absent: the GPU can have recovered since.
+        proven state has the time of the reading. A reading measured before the newest state of the page proves nothing
+        then, also if that state is absent: the GPU can have recovered since. Without times of measurement, a reading is
+        as old as its scrape.
 
         Args:
             key: of the GPU.
@@ -168,7 +174,7 @@ class SampleBuilder:
             place = bisect_right(times, at)
             about = times[place - 1] if place else at
             if about not in stated:
-                if stated and stated[-1] > at:
+                if self._has_times and stated and stated[-1] > at:
                     continue
                 about = at
             row = self._rows.setdefault((key, lane, about), _Row())

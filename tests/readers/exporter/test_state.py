@@ -71,3 +71,23 @@ def test_lost_gpu_of_a_page_without_states_recovers_by_its_core_readings() -> No
     found = passes(works, THEIRS, no_proof, works, works, THEIRS)
     kinds = [[event.kind for event in done.events] for done in found]
     assert kinds == [[], ["gpu_lost"], [], ["gpu_recovered"], [], ["gpu_lost"]]
+
+
+INFO = 'nvidia_smi_gpu_info{{uuid="{}",pci_bus_id="00000000:83:00.0",name="H200",serial="{}"}} 1\n'
+UNNAMED = INFO.format("[gpu is lost]", "[GPU is lost]") + "nvidia_smi_command_exit_code 0\n"
+
+
+def test_dialect_of_a_page_with_nothing_but_a_lost_gpu_is_known() -> None:
+    """Cells without a number have no series."""
+    (done,) = passes(UNNAMED)
+    assert states(done) == ["lost"]
+    assert [event.kind for event in done.events] == ["gpu_lost"]
+
+
+@pytest.mark.parametrize(
+    ("after", "events"), [("1", ["gpu_recovered"]), ("2", [])], ids=["the same GPU", "another GPU"]
+)
+def test_card_in_place_of_a_lost_one_has_not_recovered(after: str, events: list[str]) -> None:
+    before, later = (INFO.format(one, 7) + f'nvidia_smi_temperature_gpu{{uuid="{one}"}} 40\n' for one in ("1", after))
+    found = passes(before, UNNAMED, later)
+    assert [[event.kind for event in done.events] for done in found] == [[], ["gpu_lost"], events]
