@@ -214,6 +214,27 @@ def test_share_of_memory_counts_gpus_with_a_total(peer: Callable[[str], Path], t
 
 
 @pytest.mark.system
+def test_means_leave_out_nodes_without_values_of_idle_gpus(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    busy, idle, other = (
+        {"node": node, "uuid": uuid, "kind": "gpu", "side": "host"}
+        for node, uuid in (("n1", "GPU-a"), ("n1", "GPU-b"), ("n2", "GPU-c"))
+    )
+    series = {labelled("gpufleet_gpu_memory_total_bytes", one): "100x10" for one in (busy, idle, other)}
+    for name, metric in (("gpu_utilization_ratio", 0.5), ("gpu_memory_used_bytes", 50)):
+        series |= {labelled(f"gpufleet_{name}", one): f"{metric}x10" for one in (busy, other)}
+        absent = {**idle, "metric": name, "reason": "ambiguous_zero"}
+        series[labelled("gpufleet_reading_absent", absent)] = "1x10"
+    titles = {"Utilization": "{}", "Memory in use": "{}"}
+    titles |= {f"{title} by node": '{node="n2"}' for title in titles}
+    shown = {panel.title: panel for panel in native_dashboard().rows[0].panels}
+    expected = [Expected(query_of_all(shown[title].queries[0].expression), {of: 0.5}) for title, of in titles.items()]
+    idle_only = {name: value for name, value in series.items() if "n2" not in name}
+    none = [Expected(one.query, {}) for one in expected]
+    cases = [RuleCase("two nodes", series, expected), RuleCase("no whole node", idle_only, none)]
+    run_cases(peer("promtool"), "groups: []", cases, tmp_path)
+
+
+@pytest.mark.system
 def test_gpus_without_a_state_are_counted(peer: Callable[[str], Path], tmp_path: Path) -> None:
     read = {"node": "n1", "uuid": "GPU-a", "pci_address": "0000:10:00.0", "kind": "gpu", "side": "host"}
     unread, bound = (

@@ -309,6 +309,53 @@ def unmeasured_cases() -> Iterator[RuleCase]:
     yield RuleCase("a GPU without memory of its own has readings", integrated, [named("pod:gpufleet_gap:info", {})])
 
 
+def ambiguous_case() -> RuleCase:
+    """Return a busy and an idle GPU of a source that reports 0 for failed queries, too, and one of another source."""
+    util, used, total = (
+        "gpufleet_gpu_utilization_ratio",
+        "gpufleet_gpu_memory_used_bytes",
+        "gpufleet_gpu_memory_total_bytes",
+    )
+    other = {**gpu(2), "node": "n2"}
+    inside = {**INSIDE, "uuid": "GPU-g", "pci_address": "0000:00:08.0"}
+    series: dict[str, str] = {}
+    for device, holder in ((gpu(0), pod("web-1", **WEB)), (gpu(1), pod("web-2", **WEB)), (other, JOB_HOLDER)):
+        series |= {labelled("gpufleet_gpu_info", device): f"1{VALUES}"}
+        series |= {labelled("gpufleet_gpu_holder_info", {**device, **holder}): f"1{VALUES}"}
+    for device in (gpu(0), other, {**INSIDE, **VM_LABELS}):
+        series |= {labelled(util, device): f"0.5{VALUES}", labelled(used, device): f"40{VALUES}"}
+    for device in (gpu(0), gpu(1), other, {**INSIDE, **VM_LABELS}, {**inside, **VM_LABELS}):
+        series |= {labelled(total, device): f"100{VALUES}"}
+    for device in (gpu(1), {**inside, **VM_LABELS}):
+        for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes"):
+            absent = {**device, "metric": metric, "reason": "ambiguous_zero"}
+            series |= {labelled("gpufleet_reading_absent", absent): f"1{VALUES}"}
+    means = {"util": "gpufleet_gpu_utilization_ratio:avg", "memory": "gpufleet_gpu_memory_used:ratio"}
+    none = [
+        named(f"{level}:{mean}", {}) for level in ("cluster", "namespace", "owner", "vmi") for mean in means.values()
+    ]
+    web = {labelled("", {"namespace": "ml", "pod": "web-1", "share": "exclusive"}): 0.5}
+    return RuleCase(
+        "no mean without the devices that are idle",
+        series,
+        [
+            *none,
+            named("node:gpufleet_gpu_utilization_ratio:avg", {'{node="n2"}': 0.5}),
+            named("node:gpufleet_gpu_memory_used:ratio", {'{node="n2"}': 0.4}),
+            named("pod:gpufleet_gpu_utilization_ratio:avg", web),
+            named("job:gpufleet_gpu_utilization_ratio:avg", {labelled("", JOB): 0.5}),
+            named("cluster:gpufleet_gpu_memory_used_bytes:sum", {"{}": 80}),
+            *(
+                named(
+                    f"gpu:gpufleet_{metric}:ambiguous_zero",
+                    {labelled("", gpu(1)): 1, labelled("", {**inside, **VM}): 1},
+                )
+                for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes")
+            ),
+        ],
+    )
+
+
 def gap_cases() -> Iterator[RuleCase]:
     device, missing = {**gpu(0)}, {**gpu(1)}
     series = {
@@ -383,7 +430,7 @@ def honored_cases() -> list[RuleCase]:
 
 
 def cases() -> list[RuleCase]:
-    return [*honored_cases(), exported_case(), *gap_cases()]
+    return [*honored_cases(), exported_case(), ambiguous_case(), *gap_cases()]
 
 
 @pytest.mark.system

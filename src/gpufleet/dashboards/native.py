@@ -110,6 +110,8 @@ _UNITS = {
 _RATES = {"bytes": "Bps", "joules": "watt", "seconds": "percentunit"}
 """Grafana unit of a counter's rate by metric unit; the default is events per second."""
 
+_EXCEPT = "without nodes whose source has no values of idle GPUs (all-smi)"
+
 _PER_SECOND = "cps"
 _TIME = "_timestamp_seconds"
 
@@ -150,7 +152,14 @@ def _overview() -> tuple[Panel, ...]:
             "memory_total_bytes",
         )
     )
-    used, total = f"({used} and {total})", f"({total} and {used})"  # of the GPUs that report both
+    # Means and shares of a node without the values of its idle GPUs would be too high.
+    zero = f'gpufleet_reading_absent{{{gpus},reason="{Reason.AMBIGUOUS_ZERO}",metric='
+    but_use, but_memory = (
+        f'unless on (cluster, node) {zero}"{metric}"}}' for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes")
+    )
+    measured = f"({utilization} {but_use})"
+    # Of the GPUs that report both.
+    used, total = f"({used} and {total} {but_memory})", f"({total} and {used} {but_memory})"
     states = f"max by ({DEVICE_LABELS}, pci_address, state) (gpufleet_gpu_state{{{gpus}}})"
     failed = f'max by ({DEVICE_LABELS}, pci_address, state) (gpufleet_gpu_state{{{gpus},state!="ok"}})'
     stateless = f'gpufleet_reading_absent{{{gpus},metric="gpu_state"'
@@ -177,15 +186,17 @@ def _overview() -> tuple[Panel, ...]:
         ),
         _stat("GPUs not ok", "In another state than ok, or read by no driver", f"sum({failed} or {unread})"),
         _stat("Nodes", "Machines that report their load", f"count({nodes})"),
-        _stat("Utilization", "Mean of all GPUs", f"avg({utilization})", "percentunit"),
-        _stat("Memory in use", "Share of the memory of all GPUs", f"sum {used} / sum {total}", "percentunit"),
+        _stat("Utilization", f"Mean of all GPUs; {_EXCEPT}", f"avg({measured})", "percentunit"),
+        _stat("Memory in use", f"Share of all GPUs; {_EXCEPT}", f"sum {used} / sum {total}", "percentunit"),
         _stat("Highest temperature", "Of all GPUs", f"max({temperature})", "celsius"),
         _stat("Power", "Sum over all boards", f"sum({power})", "watt"),
         _stat("XIDs", "Errors in the selected time range", f"round(sum(increase({xids}[$__range])))"),
-        _per_node("Utilization", "Mean of the node's GPUs", f"avg by (cluster, node) ({utilization})", "percentunit"),
+        _per_node(
+            "Utilization", f"Mean of the node's GPUs; {_EXCEPT}", f"avg by (cluster, node) ({measured})", "percentunit"
+        ),
         _per_node(
             "Memory in use",
-            "Share of the memory of the node's GPUs",
+            f"Share of the memory of the node's GPUs; {_EXCEPT}",
             f"sum by (cluster, node) {used} / sum by (cluster, node) {total}",
             "percentunit",
         ),

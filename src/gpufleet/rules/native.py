@@ -6,13 +6,15 @@ The rules read a device once into `gpu:` series, and build all other levels on t
 from gpufleet.dialects.native import PREFIX
 from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE
 from gpufleet.exporters.prometheus import GPU_INFO
+from gpufleet.exporters.subjects import ABSENT
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
 from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
 from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
 from gpufleet.rules.faults import FAULTS, NVLINKS, fault_rule
 from gpufleet.rules.gaps import native_gaps
 from gpufleet.rules.promql import join_names, max_by, of_both, regex
-from gpufleet.rules.rollups import ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
+from gpufleet.rules.rollups import AMBIGUOUS, ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
 from gpufleet.rules.rule import RecordingRule
 
 VMI = ("cluster", "namespace", "name")
@@ -53,11 +55,10 @@ def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     rollups = tuple(rollup(name, PREFIX + name) for name in ROLLUPS)
     return (
         *(_device_rule(series, one) for one in rollups),
+        *(_ambiguity_rule(series, one.metric.name) for one in rollups if one.metric.name in AMBIGUOUS),
         *_inventory_rules(series),
         *_holder_rules(series),
-        *(_machine_rule(level, one) for level in ("node", "cluster") for one in rollups),
-        *(_held_rule(level, one) for level in LEVELS for one in rollups),
-        *(_vmi_rule(one) for one in rollups),
+        *(_level_rule(level, one) for level in ("node", "cluster", *LEVELS, "vmi") for one in rollups),
         *(_memory_rule(level) for level in ("node", "cluster", *LEVELS, "vmi")),
         *_vgpu_rules(series),
         *(fault_rule(fault, FAULT, fault.signal(series), SUBJECT, SLOTS) for fault in FAULTS),
@@ -66,21 +67,39 @@ def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     )
 
 
-def held_values(metric: str, matchers: str, beside: str = "") -> str:
-    """Return the values of held devices, with the labels of device and holder; `beside` as in `_values`."""
-    values = _values(metric, 'name=""', beside)
+def held_values(metric: str, matchers: str) -> str:
+    """Return the values of held devices, with the labels of device and holder."""
+    return _held_values(device_series(metric), matchers, "")
+
+
+def _held_values(recorded: str, matchers: str, beside: str) -> str:
+    """Return the values of held devices; arguments as in `_values`."""
+    values = _values(recorded, 'name=""', beside)
     return f"{HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {values}"
 
 
-def _values(metric: str, matchers: str, beside: str = "") -> str:
-    """Return the values of devices; with `beside`, of those that also have a value of that metric."""
-    values = f"{device_series(metric)}{{{matchers}}}"
-    return of_both(values, device_series(beside)) if beside else values
+def _values(recorded: str, matchers: str, beside: str) -> str:
+    """Return the values of a recorded series of devices; with `beside`, of those that have that series, too."""
+    values = f"{recorded}{{{matchers}}}"
+    return of_both(values, beside) if beside else values
+
+
+def _ambiguous(metric: str) -> str:
+    """Return the name of the recorded series of devices without a value because it is 0."""
+    return f"gpu:{PREFIX}{metric}:{Reason.AMBIGUOUS_ZERO}"
 
 
 def _device_rule(series: AgentSeries, one: Rollup) -> RecordingRule:
     return RecordingRule(
         record=device_series(one.metric.name), expr=series.per_device(one.series), help=f"By device: {one.metric.help}"
+    )
+
+
+def _ambiguity_rule(series: AgentSeries, metric: str) -> RecordingRule:
+    return RecordingRule(
+        record=_ambiguous(metric),
+        expr=series.per_device(ABSENT, f'metric="{metric}",reason="{Reason.AMBIGUOUS_ZERO}"'),
+        help=f"Devices whose source reports 0 of `{metric}`, as it does if it cannot read the value; always 1",
     )
 
 
@@ -161,65 +180,53 @@ def _holder_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     )
 
 
-def _machine_rule(level: str, one: Rollup) -> RecordingRule:
+def _level_rule(level: str, one: Rollup) -> RecordingRule:
     name = one.metric.name
+    expr = _over_level(level, one.operation, device_series(name))
     return RecordingRule(
         record=f"{level}:{PREFIX}{name}:{one.operation}",
-        expr=_over_machine(level, one.operation, name),
-        help=f"Over the GPUs of the {level}: {one.metric.help}",
+        expr=_unless_ambiguous(level, name, expr) if one.operation == "avg" else expr,
+        help=f"{_devices_of(level)}: {one.metric.help}",
     )
 
 
-def _over_machine(level: str, operation: str, metric: str, beside: str = "") -> str:
-    labels = "cluster, node" if level == "node" else "cluster"
+def _devices_of(level: str) -> str:
+    if level == "vmi":
+        return "Over the GPUs seen inside the virtual machine, on one node"
+    return f"Over the devices of the {level}, each once" if level in LEVELS else f"Over the GPUs of the {level}"
+
+
+def _unless_ambiguous(level: str, metric: str, expr: str) -> str:
+    """Return a mean or share of a level; it has none while a device has no value because it is 0."""
+    if metric not in AMBIGUOUS:
+        return expr
+    return f"{expr}\nunless\n{_over_level(level, 'max', _ambiguous(metric))}"
+
+
+def _over_level(level: str, operation: str, recorded: str, beside: str = "") -> str:
+    """Return the aggregation of a recorded series over the devices of a level; `beside` as in `_values`."""
+    if level == "vmi":
+        inside = _values(recorded, f'name!="",{GPU}', beside)
+        return f"max by ({join_names(*VMI)}) (\n  {operation} by ({join_names('node', *VMI)}) ({inside})\n)"
+    if level not in LEVELS:
+        labels = "cluster, node" if level == "node" else "cluster"
+        gpus = _values(recorded, GPU, beside)
+        return f"{operation} by ({labels}) (\n  {gpus}\n  and on ({join_names(*SUBJECT)}) {PHYSICAL}\n)"
+    holder = LEVELS[level]
+    once = (*holder, *(label for label in DEVICE if label not in holder))
     return (
-        f"{operation} by ({labels}) (\n  {_values(metric, GPU, beside)}\n"
-        f"  and on ({join_names(*SUBJECT)}) {PHYSICAL}\n)"
+        f"{operation} by ({join_names(*holder)}) (\n  max by ({join_names(*once)}) (\n"
+        f"    {_held_values(recorded, _HELD_BY[level], beside)}\n  )\n)"
     )
-
-
-def _held_rule(level: str, one: Rollup) -> RecordingRule:
-    name = one.metric.name
-    return RecordingRule(
-        record=f"{level}:{PREFIX}{name}:{one.operation}",
-        expr=_over_held(level, one.operation, name),
-        help=f"Over the devices of the {level}, each once: {one.metric.help}",
-    )
-
-
-def _over_held(level: str, operation: str, metric: str, beside: str = "") -> str:
-    labels = LEVELS[level]
-    once = (*labels, *(label for label in DEVICE if label not in labels))
-    return (
-        f"{operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
-        f"    {held_values(metric, _HELD_BY[level], beside)}\n  )\n)"
-    )
-
-
-def _vmi_rule(one: Rollup) -> RecordingRule:
-    name = one.metric.name
-    return RecordingRule(
-        record=f"vmi:{PREFIX}{name}:{one.operation}",
-        expr=_over_vmi(one.operation, name),
-        help=f"Over the GPUs seen inside the virtual machine, on one node: {one.metric.help}",
-    )
-
-
-def _over_vmi(operation: str, metric: str, beside: str = "") -> str:
-    inside = _values(metric, f'name!="",{GPU}', beside)
-    return f"max by ({join_names(*VMI)}) (\n  {operation} by ({join_names('node', *VMI)}) ({inside})\n)"
 
 
 def _memory_rule(level: str) -> RecordingRule:
     def sums(metric: str, beside: str) -> str:
-        if level == "vmi":
-            return _over_vmi("sum", metric, beside)
-        over = _over_held if level in LEVELS else _over_machine
-        return over(level, "sum", metric, beside)
+        return _over_level(level, "sum", device_series(metric), device_series(beside))
 
     return RecordingRule(
         record=f"{level}:{PREFIX}gpu_memory_used:ratio",
-        expr=memory_share(sums),
+        expr=_unless_ambiguous(level, USED, memory_share(sums)),
         help=f"Share of the device memory of the {level} that is in use",
     )
 
