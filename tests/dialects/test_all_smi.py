@@ -151,6 +151,13 @@ def test_text_that_many_machines_share_is_no_uuid(text: str) -> None:
     assert readings_of(ZEROS.replace(GPU, text)) == {}
 
 
+def test_default_of_the_firmware_mode_is_no_reading() -> None:
+    """2 is neither on nor off."""
+    page = f"all_smi_gpu_gsp_firmware_mode{{{HOST}}} 2\nall_smi_gpu_temperature_celsius{{{HOST}}} 40\n"
+    (readings,) = readings_of(page).values()
+    assert "gpu_gsp_firmware_mode" not in readings
+
+
 def test_unknown_gpu_is_no_name() -> None:
     named = readings_of(f"all_smi_gpu_temperature_celsius{{{HOST}}} 40\n".replace("NVIDIA A100", "Unknown GPU"))
     assert named == {f"gpu/{GPU}": {"gpu_temperature_celsius": 40}}

@@ -29,6 +29,7 @@ _FALSE = "0 also if the query failed"
 _VAGUE = "a number also for an unknown state"
 _FROZEN = "read only once at start"
 _PAST = "an average over the lifetime of a process, not a current value"
+_DEFAULT = "2 if the mode is on by default, whether it is on or not"
 _UNDEFINED = "the driver does not define it"
 _OF_POWER = "integrated from power samples, not counted by the device"
 
@@ -86,7 +87,7 @@ FAMILIES = table(
     _threshold("max_operating", "gpu_max"),
     _threshold("acoustic", "acoustic_current"),
     _row(GPU, "gpu_numa_node_id", "gpu_memory_numa_node"),
-    _row(GPU, "gpu_gsp_firmware_mode", "gpu_gsp_firmware_mode", states=_ENABLED),
+    _row(GPU, "gpu_gsp_firmware_mode", "gpu_gsp_firmware_mode", states=_ENABLED, unread=_DEFAULT),
     _row(GPU, "gpu_sm_occupancy", "gpu_sm_occupancy_ratio"),
     _row(GPU, "gpu_memory_bandwidth_utilization", "gpu_dram_activity_ratio"),
     _row(GPU, "gpu_mig_mode", "gpu_mig_mode", states=_ENABLED, unread=_FROZEN),
