@@ -15,6 +15,7 @@ from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 
 HOUR = 3600 * 10**9
+NOW = 9 * HOUR
 MINE, NEXT = "c77c546c-c5a2-4093-bc1b-8051983e7a61", "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"
 A, B = "0f3a1f6e-0000-11f0-8000-000000000001", "0f3a1f6e-0000-11f0-8000-000000000002"
 
@@ -41,7 +42,7 @@ def text(uuid: str, at: int, machine: str, reader: str = "nvml") -> StoredText:
 
 
 def intervals(texts: Sequence[StoredText], *reports: StoredSample) -> dict[Place, tuple[Interval, ...]]:
-    return instance_intervals(MINE, texts, {"host": reports})
+    return instance_intervals(MINE, texts, {"host": reports}, NOW)
 
 
 def place(uuid: str) -> Place:
@@ -78,7 +79,7 @@ def test_replaced_instance_stays_so_if_it_is_used_again(after: str, last: int, e
     """An instance that was reported beside the other one until 8:00 was not replaced."""
     texts = [text(A, HOUR, MINE), text(B, 6 * HOUR, MINE), text(A, 9 * HOUR, after)]
     stored = {"host": [report(A, 9 * HOUR), report(B, 9 * HOUR)]}
-    found = instance_intervals(MINE, texts, stored, lambda *_: last * HOUR)
+    found = instance_intervals(MINE, texts, stored, NOW, lambda *_: last * HOUR)
     again = ((9 * HOUR, UNBOUNDED),) if after == MINE and end < 9 else ()
     end = UNBOUNDED if after == MINE and end == 9 else end * HOUR
     assert found[place(A)] == ((0, end), *again)
@@ -88,8 +89,9 @@ SECOND = 10**9
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
 
-def ended(*reports: StoredSample, at: int = 9 * HOUR) -> list[StoredSample]:
+def ended(*reports: StoredSample) -> list[StoredSample]:
     """Return newest samples of instances whose GPU was read later."""
+    at = NOW
     gpu = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
     parts = []
     for one in reports:
@@ -120,8 +122,17 @@ def test_instance_of_a_host_without_reports_is_replaced_once_another_host_has_th
     begin = 2 * HOUR + 180 * SECOND
     texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
     stored = {"host": [report(A, 2 * HOUR)], "other": [report(B, begin + minutes * 60 * SECOND)]}
-    found = instance_intervals(MINE, texts, stored)
+    found = instance_intervals(MINE, texts, stored, begin + minutes * 60 * SECOND)
     assert found[place(A)] == ((0, begin if is_replaced else UNBOUNDED),)
+
+
+def test_time_before_all_reports_is_of_one_host_only() -> None:
+    """The first host has had no report for a minute: it can still have the machine."""
+    begin = HOUR + 300 * SECOND
+    texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
+    stored = {"host": [report(A, begin - 60 * SECOND)], "other": [report(B, begin)]}
+    found = instance_intervals(MINE, texts, stored, begin)
+    assert found == {place(A): ((0, UNBOUNDED),), ("other", place(B)[1]): ((begin, UNBOUNDED),)}
 
 
 @pytest.mark.parametrize(("minutes", "is_replaced"), [(9, False), (30, True)])
@@ -129,8 +140,8 @@ def test_instance_of_a_crashed_host_ends_at_a_short_stay_on_another_host(minutes
     """The machine starts on the other host a minute after the crash, and is stopped there within the tolerance."""
     begin = 2 * HOUR + 60 * SECOND
     texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
-    other = ended(report(B, begin + 300 * SECOND), at=2 * HOUR + minutes * 60 * SECOND)
-    found = instance_intervals(MINE, texts, {"host": [report(A, 2 * HOUR)], "other": other})
+    stored = {"host": [report(A, 2 * HOUR)], "other": ended(report(B, begin + 300 * SECOND))}
+    found = instance_intervals(MINE, texts, stored, 2 * HOUR + minutes * 60 * SECOND)
     assert found[place(A)] == ((0, begin if is_replaced else UNBOUNDED),)
 
 
@@ -138,15 +149,15 @@ def test_short_stay_by_a_clock_ahead_does_not_end_an_instance() -> None:
     """The machine moved here from a host whose clock is ahead. This host has had no connection for an hour."""
     begin = HOUR + 60 * SECOND
     texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
-    stored = {"host": [report(A, 2 * HOUR)], "other": ended(report(B, begin + 60 * SECOND), at=3 * HOUR)}
-    assert instance_intervals(MINE, texts, stored)[place(A)] == ((0, UNBOUNDED),)
+    stored = {"host": [report(A, 2 * HOUR)], "other": ended(report(B, begin + 60 * SECOND))}
+    assert instance_intervals(MINE, texts, stored, NOW)[place(A)] == ((0, UNBOUNDED),)
 
 
 def test_machine_that_moved_soon_after_the_first_report_has_its_earlier_time_once() -> None:
     begin = HOUR + 300 * SECOND
     texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=begin, text=MINE)]
     stored = {"host": ended(report(A, begin - 10 * SECOND)), "other": [report(B, 9 * HOUR)]}
-    found = instance_intervals(MINE, texts, stored)
+    found = instance_intervals(MINE, texts, stored, NOW)
     assert found == {place(A): ((0, begin),), ("other", place(B)[1]): ((begin, UNBOUNDED),)}
 
 
@@ -160,7 +171,7 @@ def test_second_instance_of_a_restarted_machine_has_no_time_before_it() -> None:
 def test_instance_on_another_host_replaces_it_also_by_a_clock_behind() -> None:
     texts = [text(A, HOUR, MINE), StoredText(machine="other", view=place(B)[1], reader="nvml", at=2 * HOUR, text=MINE)]
     stored = {"host": ended(report(A, 2 * HOUR + 300 * SECOND)), "other": [report(B, 9 * HOUR)]}
-    assert instance_intervals(MINE, texts, stored)[place(A)] == ((0, 2 * HOUR),)
+    assert instance_intervals(MINE, texts, stored, NOW)[place(A)] == ((0, 2 * HOUR),)
 
 
 def test_texts_of_imports_do_not_count() -> None:

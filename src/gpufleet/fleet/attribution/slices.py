@@ -92,7 +92,7 @@ def _from_hosts(
     the virtual machine has left other hosts.
     """
     wanted = normalise_uuid(allocation.spec.target.vm_uuid or "") or ""
-    had = instance_intervals(wanted, texts, {one.machine.id: one.stored for one in hosts})
+    had = instance_intervals(wanted, texts, {one.machine.id: one.stored for one in hosts}, now)
     found: list[_HostInstances] = []
     unanswered: list[_HostInstances] = []
     for host in hosts:

@@ -41,13 +41,11 @@ class _Reports(NamedTuple):
         readers: the host's own readers of each instance.
         last: last report of each instance, nanoseconds since 1970.
         present: instances that still exist.
-        of_host: last report of each host.
     """
 
     readers: Mapping[Place, Collection[str]]
     last: Mapping[Place, int]
     present: frozenset[Place]
-    of_host: Mapping[str, int]
 
 
 class _Run(NamedTuple):
@@ -59,7 +57,6 @@ class _Run(NamedTuple):
         is_first: whether no virtual machine had the instance before.
         last: last report; `UNBOUNDED` if it was reported until `end`.
         is_present: whether the instance still exists.
-        host_last: last report of its host.
     """
 
     start: int
@@ -68,9 +65,8 @@ class _Run(NamedTuple):
     is_first: bool
     last: int
     is_present: bool
-    host_last: int
 
-    def is_replaced_by(self, later: "_Run") -> bool:
+    def is_replaced_by(self, later: "_Run", now: int) -> bool:
         """Return whether the machine has a later instance in place of this one: it began after the last report of this.
 
         The clocks of two hosts can differ. An instance of a host that no longer reports has ended if the machine began
@@ -82,7 +78,7 @@ class _Run(NamedTuple):
         elif not self.is_present or min(later.last, later.end) > tolerated:
             until = self.last - MAX_CLOCK_SKEW_NS
         else:
-            until = self.last if later.host_last > tolerated else tolerated
+            until = self.last if now > tolerated else tolerated
         return self.end > later.start > max(self.start, until)
 
 
@@ -90,6 +86,7 @@ def instance_intervals(
     wanted: str,
     texts: Iterable[StoredText],
     stored: Mapping[str, Sequence[StoredSample]],
+    now: int,
     last_within: LastReport = always_reported,
 ) -> dict[Place, tuple[Interval, ...]]:
     """Return the intervals in which a virtual machine had each instance.
@@ -98,6 +95,7 @@ def instance_intervals(
         wanted: UUID of the virtual machine.
         texts: ids of virtual machines of every instance that ever had this one, in order of time.
         stored: newest samples of the machines. Texts of other readers than those of the host itself do not count.
+        now: nanoseconds since 1970.
         last_within: queried for an instance that was reported again, if the virtual machine had several instances.
     """
     reports = _reports(stored)
@@ -110,9 +108,11 @@ def instance_intervals(
     search = last_within if len(had) > 1 else always_reported
     runs = sorted(run for place in had for run in _runs(wanted, place, holders[place], search, reports))
     found: dict[Place, list[Interval]] = defaultdict(list)
-    for run in runs:
-        until = min((later.start for later in runs if run.is_replaced_by(later)), default=run.end)
-        had_other = any(one.is_replaced_by(run) for one in runs) or runs[0].start < run.start - MAX_CLOCK_SKEW_NS
+    for number, run in enumerate(runs):
+        until = min((later.start for later in runs if run.is_replaced_by(later, now)), default=run.end)
+        had_other = runs[0].start < run.start - MAX_CLOCK_SKEW_NS or any(
+            one.place[0] != run.place[0] or one.is_replaced_by(run, now) for one in runs[:number]
+        )
         begin = 0 if run.is_first and not had_other else run.start
         intervals = found[run.place]
         if intervals and intervals[-1][1] == run.start:
@@ -159,7 +159,7 @@ def _runs(
                 last = reported
         if after != wanted or last != UNBOUNDED:
             is_present = place in reports.present and end == UNBOUNDED
-            yield _Run(start, end, place, is_first, last, is_present, reports.of_host[place[0]])
+            yield _Run(start, end, place, is_first, last, is_present)
             start, is_first = None, False
 
 
@@ -168,20 +168,16 @@ def _reports(stored: Mapping[str, Sequence[StoredSample]]) -> _Reports:
     readers: dict[Place, set[str]] = defaultdict(set)
     last: dict[Place, int] = defaultdict(int)
     present: set[Place] = set()
-    of_host: dict[str, int] = defaultdict(int)
     for machine, samples in stored.items():
         keys = present_keys(samples)
         for one in samples:
             sample = one.sample
             view = sample.view
-            if view is None or sample.provenance is not Provenance.HOST_LOCAL_PROBE:
-                continue
-            of_host[machine] = max(of_host[machine], sample.measured_at)
-            if view.side is not Side.VGPU_HOST:
+            if view is None or view.side is not Side.VGPU_HOST or sample.provenance is not Provenance.HOST_LOCAL_PROBE:
                 continue
             place = machine, view.key
             readers[place].add(sample.reader)
             last[place] = max(last[place], sample.measured_at)
             if view.key in keys:
                 present.add(place)
-    return _Reports(readers, last, frozenset(present), of_host)
+    return _Reports(readers, last, frozenset(present))

@@ -246,12 +246,13 @@ class UsageCalculator:
         machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
         stays = self._stays(cluster, stored)
-        of_hosts = PastReports(self._store, cluster, Side.HOST)
+        of_hosts, now = PastReports(self._store, cluster, Side.HOST), self._clock.now_ns()
         instances = {
             one.id: instance_intervals(
                 normalise_uuid(one.spec.target.vm_uuid or "") or "",
                 inside[one.id].texts,
                 {node.id: stored.get(node.id, ()) for node in inside[one.id].nodes},
+                now,
                 of_hosts.last_within,
             )
             for one in mine
@@ -278,7 +279,7 @@ class UsageCalculator:
                 placed[one.id] = self._unresolved(one)
         every = (unit for own in placed.values() for unit in (*own.units, *own.possible))
         held_parts = [(unit.id, unit.part.name) for unit in every]
-        complete_ratios(self._store, cluster, units.by_id, held_parts, self._clock.now_ns())
+        complete_ratios(self._store, cluster, units.by_id, held_parts, now)
         return units.by_id, placed
 
     def _stays(self, cluster: str, stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, tuple[Interval, ...]]:
