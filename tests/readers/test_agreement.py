@@ -12,7 +12,7 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
-from gpufleet.fleet.board import FABRIC_DETAILS, FABRIC_STATE, HIDDEN_BY_MIG, MEMORY_ACTIVITY
+from gpufleet.fleet.board import FABRIC_DETAILS, FABRIC_STATE, HIDDEN_BY_MIG, MEMORY_ACTIVITY, MODULE_IDS
 from gpufleet.fleet.ecc import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -218,11 +218,12 @@ def test_required_reset_is_the_state_in_every_format(cell: str, state: str | Non
 
 PROTECTED = ("gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes")
 IDENTITY = ("gpu_serial", "gpu_vbios_version")
-LACKED = {*ECC_COUNTS, *RACK, *PROTECTED, *IDENTITY, *FABRIC_DETAILS, FABRIC_STATE, MEMORY_ACTIVITY}
-"""Metrics of what a board without ECC, rack, fabric, memory of its own, confidential computing and identity lacks."""
+LACKED = {*ECC_COUNTS, *RACK, *MODULE_IDS, *PROTECTED, *IDENTITY, *FABRIC_DETAILS, FABRIC_STATE, MEMORY_ACTIVITY}
+"""Metrics of what a card without ECC, fabric, memory of its own, confidential computing and identity lacks."""
 
 BARE_ROW = {
     "pci.bus_id": "00000000:0C:00.0",
+    "name": "Tesla T4",
     "ecc.mode.current": "[N/A]",
     **ECC_CELLS,
     "serial": "0",
@@ -233,6 +234,7 @@ BARE_ROW = {
     "platform.slot_number": "0",
     "platform.tray_index": "0",
     "platform.host_id": "1",
+    "platform.module_id": "1",
     "platform.gpu_fabric_guid": "0x0000000000000000",
     "fabric.state": "N/A",
     "fabric.status": "N/A",
@@ -273,11 +275,11 @@ async def bare_by_nvml(folder: Path) -> Readings:
     modes = ("EccMode_current", "EccMode_pending", "ConfComputeMemSizeInfo_protected")
     board.numbers |= {f"nvmlDeviceGet{name}": 0 for name in (*modes, "ConfComputeProtectedMemoryUsage_used")}
     board.numbers |= dict.fromkeys(key for key in board.numbers if key.startswith("nvmlDeviceGetMemoryInfo"))
-    board.numbers["nvmlDeviceGetUtilizationRates_memory"] = 0
+    board.numbers |= {"nvmlDeviceGetUtilizationRates_memory": 0, "nvmlDeviceGetModuleId": 1}
     board.rows["nvmlDeviceGetPlatformInfo"] = [(0, 0, 1, 1, 1)]
     board.rows["nvmlDeviceGetGpuFabricInfoV"] = [(0, 0, 0, 0, 0, 0)]
     board.texts |= {"nvmlDeviceGetPlatformInfo_serial": "", "nvmlDeviceGetSerial": "0"}
-    board.texts["nvmlDeviceGetVbiosVersion"] = "00.00.00.00.00"
+    board.texts |= {"nvmlDeviceGetVbiosVersion": "00.00.00.00.00", "nvmlDeviceGetName": "Tesla T4"}
     return await by_nvml(fake)
 
 
@@ -297,7 +299,7 @@ async def test_every_reader_omits_what_a_board_lacks(tmp_path: Path) -> None:
         "nvidia_smi": readings(rows_as_records([BARE_ROW]), metrics_of_columns(BARE_ROW)),
         "imported": imported(BARE_ROW),
     }
-    for reader, least in (("nvml", 26), ("dcgm", 7), ("nvidia_smi", 16), ("imported", 4)):
+    for reader, least in (("nvml", 28), ("dcgm", 7), ("nvidia_smi", 17), ("imported", 4)):
         covered = {key: value for key, value in of_reader[reader].items() if key[0] in LACKED}
         assert len(covered) >= least, reader
         kept = {key: value for key, value in covered.items() if reason(value) is not Reason.NOT_SUPPORTED}

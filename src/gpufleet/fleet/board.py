@@ -202,6 +202,14 @@ def drop_attached_display(values: MutableMapping[str, Value | Absent]) -> None:
         values[DISPLAY_ATTACHED] = Absent(Reason.NO_DATA, DISPLAY_ATTACHED)
 
 
+def drop_place_defaults(values: MutableMapping[str, Value | Absent], product: Value | Absent | None) -> None:
+    """Replace the driver's defaults for the identity of a board, its place, and its display."""
+    drop_rack_defaults(values)
+    drop_zero_identities(values)
+    drop_module_of_card(values, product)
+    drop_attached_display(values)
+
+
 def drop_empty_protected_memory(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace the sizes of protected and unprotected memory of a GPU without protected memory by `not_supported`.
 
@@ -353,10 +361,7 @@ def drop_defaults(
         product: as for `unproven_uses`.
         is_guest: result of `is_vgpu_guest`.
     """
-    drop_rack_defaults(values)
-    drop_zero_identities(values)
-    drop_module_of_card(values, product)
-    drop_attached_display(values)
+    drop_place_defaults(values, product)
     drop_empty_protected_memory(values)
     drop_activity_without_memory(values)
     unproven = unproven_uses(product)

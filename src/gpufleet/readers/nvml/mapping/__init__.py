@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from gpufleet.fleet.board import (
     ECC,
     METRICS_OF_PART,
+    NAME,
     drop_activity_without_memory,
-    drop_attached_display,
     drop_empty_protected_memory,
     drop_fabric_defaults,
     drop_mig_mode_of_guest,
-    drop_rack_defaults,
+    drop_place_defaults,
     drop_unproven_uses,
-    drop_zero_identities,
     in_mig_mode,
     part_absence,
     unproven_uses,
@@ -97,9 +96,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
             values = {name: in_mig_mode(name, value) for name, value in values.items()}
             dims = [_replaced(dim, in_mig_mode(dim.metric, dim.value)) for dim in dims]
     if lane is Lane.STATIC:
-        drop_rack_defaults(values)
-        drop_zero_identities(values)
-        drop_attached_display(values)
+        drop_place_defaults(values, values.get(NAME))
         mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
         dims += board.supported_reasons(mask)
     return _of_board(values, dims, record)
