@@ -222,8 +222,9 @@ def test_means_leave_out_nodes_without_values_of_idle_gpus(peer: Callable[[str],
     series = {labelled("gpufleet_gpu_memory_total_bytes", one): "100x10" for one in (busy, idle, other)}
     for name, metric in (("gpu_utilization_ratio", 0.5), ("gpu_memory_used_bytes", 50)):
         series |= {labelled(f"gpufleet_{name}", one): f"{metric}x10" for one in (busy, other)}
-        absent = {**idle, "metric": name, "reason": "ambiguous_zero"}
-        series[labelled("gpufleet_reading_absent", absent)] = "1x10"
+        absent = {"metric": name, "reason": "ambiguous_zero", "reader": "exporter"}
+        series[labelled("gpufleet_reading_absent", {**idle, **absent})] = "1x10"
+        series[labelled("gpufleet_reading_absent", {**other, **absent})] = "1x10"  # another reader has the value
     titles = {"Utilization": "{}", "Memory in use": "{}"}
     titles |= {f"{title} by node": '{node="n2"}' for title in titles}
     shown = {panel.title: panel for panel in native_dashboard().rows[0].panels}

@@ -20,6 +20,7 @@ from gpufleet.model.kubernetes import GpuResourceKind
         ("nvidia.com/NVIDIA_A10-12Q", GpuResourceKind.PRODUCT),
         ("nvidia.com/hostdev", None),
         ("nvidia.com/mlnxnics", None),
+        ("nvidia.com/nvswitch", None),
         ("amd.com/xilinx_u250", None),
         ("rdma/hca_shared_devices_a", None),
         ("cpu", None),

@@ -326,7 +326,7 @@ def ambiguous_case() -> RuleCase:
         series |= {labelled(util, device): f"0.5{VALUES}", labelled(used, device): f"40{VALUES}"}
     for device in (gpu(0), gpu(1), other, {**INSIDE, **VM_LABELS}, {**inside, **VM_LABELS}):
         series |= {labelled(total, device): f"100{VALUES}"}
-    for device in (gpu(1), {**inside, **VM_LABELS}):
+    for device in (gpu(1), {**inside, **VM_LABELS}, {**other, "reader": "exporter"}):  # another reader has the last
         for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes"):
             absent = {**device, "metric": metric, "reason": "ambiguous_zero"}
             series |= {labelled("gpufleet_reading_absent", absent): f"1{VALUES}"}

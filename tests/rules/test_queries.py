@@ -124,6 +124,21 @@ def attribution_case() -> RuleCase:
     )
 
 
+def ambiguous_case() -> RuleCase:
+    """Return two apps: a GPU of one is idle by a source that reports 0 for failed queries, too."""
+    series: dict[str, str] = {}
+    for device, pod, app in ((gpu("a"), "infer-0", "llm"), (gpu("b"), "infer-1", "llm"), (gpu("c"), "train-0", "bert")):
+        twice(series, "gpufleet_gpu_holder_info", {**device, **held(pod, "Job", app)}, 1)
+        twice(series, "kube_pod_labels", {"namespace": "ml", "pod": pod, "label_app": app}, 1)
+    for letter in "ac":
+        twice(series, UTIL, gpu(letter), 0.5)
+    absent = {"metric": "gpu_utilization_ratio", "reason": "ambiguous_zero"}
+    twice(series, "gpufleet_reading_absent", {**gpu("b"), **absent}, 1)
+    return RuleCase(
+        "idle GPUs without a value", series, [Expected(QUERIES["utilization by app"], {'{label_app="bert"}': 0.5})]
+    )
+
+
 def vgpu_case() -> RuleCase:
     """Return a virtual machine in migration, an idle one, and their GPUs; each series twice."""
     series: dict[str, str] = {}
@@ -193,6 +208,7 @@ VM_FREE = {"vm-a": 10, "vm-b": 20}
 
 def cases() -> Iterator[RuleCase]:
     yield attribution_case()
+    yield ambiguous_case()
     yield vgpu_case()
 
 

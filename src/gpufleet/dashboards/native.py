@@ -152,10 +152,11 @@ def _overview() -> tuple[Panel, ...]:
             "memory_total_bytes",
         )
     )
-    # Means and shares of a node without the values of its idle GPUs would be too high.
+    # Means and shares of a node without the values of its idle GPUs would be too high. Another reader may have them.
     zero = f'gpufleet_reading_absent{{{gpus},reason="{Reason.AMBIGUOUS_ZERO}",metric='
     but_use, but_memory = (
-        f'unless on (cluster, node) {zero}"{metric}"}}' for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes")
+        f'unless on (cluster, node) ({zero}"{metric}"}} unless on ({DEVICE_LABELS}) {values})'
+        for metric, values in (("gpu_utilization_ratio", utilization), ("gpu_memory_used_bytes", used))
     )
     measured = f"({utilization} {but_use})"
     # Of the GPUs that report both.

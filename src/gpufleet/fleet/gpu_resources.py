@@ -4,8 +4,8 @@ from gpufleet.model.kubernetes import GpuResourceKind
 
 _VENDORS = ("nvidia", "amd.com", "gpu.intel.com", "habana.ai")
 
-OTHER_DEVICES = ("hostdev", "rdma", "mlnx", "sriov", "roce", "xilinx", "compute-domain", "imex")
-"""Parts of names of network cards, FPGAs and channels of the same vendors."""
+OTHER_DEVICES = ("hostdev", "rdma", "mlnx", "sriov", "roce", "xilinx", "nvswitch", "compute-domain", "imex")
+"""Parts of names of network cards, FPGAs, switches and channels of the same vendors."""
 
 
 def _is_of_gpu_vendor(name: str) -> bool:

@@ -67,13 +67,8 @@ def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     )
 
 
-def held_values(metric: str, matchers: str) -> str:
-    """Return the values of held devices, with the labels of device and holder."""
-    return _held_values(device_series(metric), matchers, "")
-
-
-def _held_values(recorded: str, matchers: str, beside: str) -> str:
-    """Return the values of held devices; arguments as in `_values`."""
+def held_values(recorded: str, matchers: str, beside: str = "") -> str:
+    """Return the values of held devices, with the labels of device and holder; arguments as in `_values`."""
     values = _values(recorded, 'name=""', beside)
     return f"{HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {values}"
 
@@ -84,7 +79,7 @@ def _values(recorded: str, matchers: str, beside: str) -> str:
     return of_both(values, beside) if beside else values
 
 
-def _ambiguous(metric: str) -> str:
+def ambiguous_series(metric: str) -> str:
     """Return the name of the recorded series of devices without a value because it is 0."""
     return f"gpu:{PREFIX}{metric}:{Reason.AMBIGUOUS_ZERO}"
 
@@ -96,10 +91,11 @@ def _device_rule(series: AgentSeries, one: Rollup) -> RecordingRule:
 
 
 def _ambiguity_rule(series: AgentSeries, metric: str) -> RecordingRule:
+    matchers = f'metric="{metric}",reason="{Reason.AMBIGUOUS_ZERO}"'
     return RecordingRule(
-        record=_ambiguous(metric),
-        expr=series.per_device(ABSENT, f'metric="{metric}",reason="{Reason.AMBIGUOUS_ZERO}"'),
-        help=f"Devices whose source reports 0 of `{metric}`, as it does if it cannot read the value; always 1",
+        record=ambiguous_series(metric),
+        expr=f"({series.per_device(ABSENT, matchers)})\nunless\n{device_series(metric)}",
+        help=f"Devices without `{metric}`, whose source reports 0, as it does if it cannot read the value; always 1",
     )
 
 
@@ -200,7 +196,7 @@ def _unless_ambiguous(level: str, metric: str, expr: str) -> str:
     """Return a mean or share of a level; it has none while a device has no value because it is 0."""
     if metric not in AMBIGUOUS:
         return expr
-    return f"{expr}\nunless\n{_over_level(level, 'max', _ambiguous(metric))}"
+    return f"{expr}\nunless\n{_over_level(level, 'max', ambiguous_series(metric))}"
 
 
 def _over_level(level: str, operation: str, recorded: str, beside: str = "") -> str:
@@ -216,7 +212,7 @@ def _over_level(level: str, operation: str, recorded: str, beside: str = "") -> 
     once = (*holder, *(label for label in DEVICE if label not in holder))
     return (
         f"{operation} by ({join_names(*holder)}) (\n  max by ({join_names(*once)}) (\n"
-        f"    {_held_values(recorded, _HELD_BY[level], beside)}\n  )\n)"
+        f"    {held_values(recorded, _HELD_BY[level], beside)}\n  )\n)"
     )
 
 

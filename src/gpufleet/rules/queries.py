@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gpufleet.rules.devices import DEVICE
-from gpufleet.rules.native import held_values
+from gpufleet.rules.devices import DEVICE, device_series
+from gpufleet.rules.native import ambiguous_series, held_values
 from gpufleet.rules.promql import join_names
 from gpufleet.rules.rollups import UTILIZATION
 
@@ -29,6 +29,16 @@ class RuleQuery(msgspec.Struct, frozen=True, kw_only=True):
     note: str
 
 
+def _by_app(operation: str, recorded: str) -> str:
+    """Return the aggregation of a recorded series over the GPUs of the pods of each app."""
+    return (
+        f"{operation} by (cluster, label_app) (\n"
+        f"  max by (label_app, {join_names(*DEVICE)}) (\n"
+        f"    ({held_values(recorded, OF_POD)})\n"
+        f"    * on ({POD}) group_left (label_app) {APP}\n  )\n)"
+    )
+
+
 ATTRIBUTION_QUERIES = (
     RuleQuery(
         name="utilization by namespace",
@@ -46,11 +56,8 @@ ATTRIBUTION_QUERIES = (
     RuleQuery(
         name="utilization by app",
         question="Utilization of the GPUs by the label `app` of their pods",
-        expr="avg by (cluster, label_app) (\n"
-        f"  max by (label_app, {join_names(*DEVICE)}) (\n"
-        f"    ({held_values(UTILIZATION, OF_POD)})\n"
-        f"    * on ({POD}) group_left (label_app) {APP}\n  )\n)",
-        note="Two pods of one app that share a GPU count it once.",
+        expr=_by_app("avg", device_series(UTILIZATION)) + "\nunless\n" + _by_app("max", ambiguous_series(UTILIZATION)),
+        note="Two pods of one app that share a GPU count it once. A mean without its idle GPUs would be too high.",
     ),
     RuleQuery(
         name="idle without holder",
@@ -69,7 +76,7 @@ ATTRIBUTION_QUERIES = (
         name="Kubernetes Job by GPU",
         question="Utilization of each GPU of a Kubernetes Job",
         expr="max by (cluster, node, uuid) (\n  "
-        + held_values(UTILIZATION, 'owner_kind="Job",owner_name="train"')
+        + held_values(device_series(UTILIZATION), 'owner_kind="Job",owner_name="train"')
         + "\n)",
         note="An average by index merges GPUs of different nodes. The owner is the last of the chain: a Job of a "
         "CronJob is found by the CronJob.",

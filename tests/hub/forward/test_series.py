@@ -89,6 +89,26 @@ def test_absent_value_ends_its_series() -> None:
     ]
 
 
+def test_ambiguous_zero_is_forwarded_until_it_ends() -> None:
+    """A mean without such a GPU would be too high."""
+    series = ForwardSeries({}, sends_late=False)
+    idle, lost = Absent(Reason.AMBIGUOUS_ZERO), Absent(Reason.GPU_LOST)
+    read = [
+        gpu(at, gpu_power_watts=lost, gpu_utilization_ratio=use)
+        for at, use in ((0, idle), (10, idle), (20, 0.5), (30, 0.5))
+    ]
+    rows = [msgspec.structs.replace(one, provenance=Provenance.IMPORTED) for one in read]
+    assert [forward(series, row) for row in rows] == [
+        [("reading_absent", 1, 0)],
+        [("reading_absent", 1, 10)],
+        [("gpu_utilization_ratio", 0.5, 20)],
+        [("reading_absent", None, 20), ("gpu_utilization_ratio", 0.5, 30)],
+    ]
+    (point,) = points(ForwardSeries({}, sends_late=False), rows[:1])
+    assert (point.labels["metric"], point.labels["reason"]) == ("gpu_utilization_ratio", "ambiguous_zero")
+    assert point.labels["uuid"] == "GPU-0"
+
+
 def test_repeated_values_of_a_lost_gpu_are_not_forwarded() -> None:
     """An exporter repeats values of the GPU, and of a MIG device of it, until the GPU works again."""
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=gpu_view(0).key)

@@ -15,7 +15,9 @@ from gpufleet.codecs.remote_write.encode import WritePoint
 from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.dialects.native import PREFIX
 from gpufleet.fleet.readings import MEASURING_LANES, REPEATED, STATE
-from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage, ValueType
+from gpufleet.model.catalogue import Subject as SubjectKind
 from gpufleet.model.device_state import LOST
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
@@ -25,6 +27,21 @@ from gpufleet.model.view import View, ViewKind
 from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock
 
 MILLISECOND = 10**6
+
+READING_ABSENT = Metric(
+    id=0,
+    name="reading_absent",
+    kind=MetricKind.GAUGE,
+    type=ValueType.INT,
+    dims=("metric", "reason"),
+    help="1 for a reading that is absent because it is 0",
+    subjects=(SubjectKind.GPU, SubjectKind.MIG, SubjectKind.VGPU),
+    lane=Lane.FAST,
+    storage=Storage.DIM,
+)
+"""Family of absences on the native page. Of those, only `ambiguous_zero` is forwarded: rules and dashboards need it."""
+
+_METRICS = {**CATALOGUE, READING_ABSENT.name: READING_ABSENT}
 
 RETENTION_NS = 3600 * NANOS
 """Retention of a subject without new values. Any later value is newer than those forwarded."""
@@ -138,6 +155,7 @@ class ForwardSeries:
             for name, column in columns
             if (cell := column[row]) is not None and (metric := CATALOGUE[name]).kind is not MetricKind.INFO
         ]
+        values += _ambiguous_zeros(accepted, block, row)
         yield from self._row(accepted, block, row, (_subject(accepted, block, row), ""), values)
 
     def _dims(self, accepted: AcceptedBatch, block: DimBlock) -> Iterator[WritePoint]:
@@ -181,7 +199,7 @@ class ForwardSeries:
         else:
             if last is not None:
                 for name, labels in sorted(last.before - last.names):
-                    yield from _points(base, CATALOGUE[name], labels, None, last.at)
+                    yield from _points(base, _METRICS[name], labels, None, last.at)
             self._last_sent[place] = _LastSent(at, names, last.names if last is not None else frozenset())
             self._newest = max(self._newest, at)
         for metric, labels, value in values:
@@ -213,6 +231,14 @@ class ForwardSeries:
         self._last_sent = {
             place: last for place, last in self._last_sent.items() if last.at >= self._newest - RETENTION_NS
         }
+
+
+def _ambiguous_zeros(accepted: AcceptedBatch, block: SampleBlock, row: int) -> list[MetricValue]:
+    """Return the readings of a row that are absent because they are 0."""
+    if block.provenance != Provenance.IMPORTED or block.absence[row] < 0:
+        return []
+    absences = accepted.batch.absences[block.absence[row]]
+    return [(READING_ABSENT, (one.metric, one.reason), 1) for one in absences if one.reason is Reason.AMBIGUOUS_ZERO]
 
 
 def _subject(accepted: AcceptedBatch, block: SampleBlock | DimBlock, row: int) -> Subject:
