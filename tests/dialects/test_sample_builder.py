@@ -85,8 +85,9 @@ def test_evidence_of_a_source_without_times_is_about_its_own_scrape() -> None:
     for at, name, value in ((1, "gpu_serial", LOST), (2, "gpu_serial", LOST), (3, "gpu_state", "reset_required")):
         builder.add(GPU, "gpu_performance_state", 0, at)
         builder.add(GPU, name, value, at)
+    builder.add(GPU, "gpu_serial", LOST, 4)  # without a number that dates a row
     states = {one.measured_at: one.values["gpu_state"] for one in builder.samples("x") if "gpu_state" in one.values}
-    assert states == {1: "lost", 2: "lost", 3: "reset_required"}
+    assert states == {1: "lost", 2: "lost", 3: "reset_required", 4: "lost"}
 
 
 def test_core_error_of_a_mig_device_is_about_its_own_scrape() -> None:

@@ -99,6 +99,59 @@ def test_replacement_of_an_unnamed_gpu_is_no_recovery(replacement: View, expecte
     assert [event.kind for event in states.change_by_samples([sample(replacement, "ok")])] == expected
 
 
+def fast(view: View, reader: str = "x", **values: Value | Absent) -> Sample:
+    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=1, values=values)
+
+
+def test_recovery_by_readings_needs_those_of_the_working_device() -> None:
+    """A source without states omits readings that fail."""
+    states = DeviceStates("x")
+    works = fast(GPU, gpu_power_watts=300.0, gpu_temperature_celsius=40, gpu_memory_total_bytes=1, gpu_sm_clock_hertz=1)
+    total = fast(GPU, gpu_memory_total_bytes=1)
+    passes = [works, sample(GPU, "lost"), total, total, works, total, sample(GPU, "lost"), total]
+    found = [[event.kind for event in states.change_by_samples([one])] for one in passes]
+    assert found == [[], ["gpu_lost"], [], [], ["gpu_recovered"], [], ["gpu_lost"], ["gpu_recovered"]]
+
+
+def test_readings_of_another_reader_prove_no_recovery() -> None:
+    """An exporter can repeat the values of a lost GPU."""
+    states = DeviceStates("x")
+    works = fast(GPU, "exporter", gpu_power_watts=300.0)
+    lost, ok = sample(GPU, "lost"), sample(GPU, "ok")
+    found = [[event.kind for event in states.change_by_samples([one])] for one in (ok, lost, works, ok)]
+    assert found == [[], ["gpu_lost"], [], ["gpu_recovered"]]
+
+
+@pytest.mark.parametrize(("failed", "kind"), [("lost", "gpu_lost"), ("reset_required", "gpu_reset_required")])
+def test_card_in_place_of_a_failed_one_fails_and_recovers(failed: str, kind: str) -> None:
+    """A source without states names neither card while it is lost."""
+    states = DeviceStates("x")
+    first, second = (fast(at_slot(uuid), gpu_power_watts=300.0) for uuid in ("GPU-1", "GPU-2"))
+    passes = [first, sample(at_slot("GPU-1"), failed), second, sample(at_slot(), "lost"), second]
+    found = [[event.kind for event in states.change_by_samples([one])] for one in passes]
+    assert found == [[], [kind], [], ["gpu_lost"], ["gpu_recovered"]]
+
+
+@pytest.mark.parametrize(("state", "kind"), [("error", "gpu_failed"), ("lost", "gpu_lost")])
+def test_device_that_answers_without_proof_keeps_its_failure(state: str, kind: str) -> None:
+    states = DeviceStates("x")
+    changes = [states.change(GPU, one, 1) for one in (state, "hung")]
+    changes.append(states.change(GPU, states.unproven_state(GPU), 1))
+    assert [[event.kind for event in one] for one in changes] == [[kind], ["hang_started"], ["hang_ended"]]
+    assert states.unproven_state(GPU) == state
+    assert states.unproven_state(MIG) == "ok"
+
+
+def test_device_that_is_named_without_proof_keeps_its_failure() -> None:
+    states = DeviceStates("x")
+    states.change(at_slot(), "lost", 1)
+    assert states.unproven_state(at_slot("GPU-1")) == "lost"
+    assert states.change(at_slot("GPU-1"), "lost", 1) == []
+    states.change(at_slot("GPU-2"), "ok", 1)
+    states.change(at_slot(), "lost", 1)
+    assert states.unproven_state(at_slot("GPU-3")) == "ok"  # it has replaced the lost one
+
+
 def test_number_of_failed_devices_is_bounded() -> None:
     states = DeviceStates("x")
     views = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}") for number in range(MAX_DEVICES + 1)]

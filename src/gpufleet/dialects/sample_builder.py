@@ -171,7 +171,7 @@ class SampleBuilder:
         times = sorted(at for of, of_lane, at in self._rows if of == key and of_lane is lane)
         stated = [at for at in times if STATE in self._rows[key, lane, at].values]
         for at, state in sorted(proven):
-            place = bisect_right(times, at)
+            place = bisect_right(times, at) if self._has_times else 0
             about = times[place - 1] if place else at
             if about not in stated:
                 if self._has_times and stated and stated[-1] > at:

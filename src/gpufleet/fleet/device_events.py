@@ -1,9 +1,20 @@
 """Events that follow from the states of devices in successive passes of one reader. Pure."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import ERROR, HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE, state_of
+from gpufleet.model.device_state import (
+    CORE_READINGS,
+    ERROR,
+    HUNG,
+    LOST,
+    OK,
+    RESET_REQUIRED,
+    UNREADABLE,
+    state_of,
+)
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import Sample
 from gpufleet.model.view import View, ViewKind
@@ -21,8 +32,24 @@ FAILURE_OF_STATE = {
 }
 """State to the kind of the event that begins the failure."""
 
+_STATE_OF_FAILURE = {
+    EventKind.GPU_LOST: LOST,
+    EventKind.GPU_RESET_REQUIRED: RESET_REQUIRED,
+    EventKind.GPU_FAILED: ERROR,
+}
+
+_LASTING = CORE_READINGS - {"gpu_utilization_ratio"}
+"""Core readings that a GPU has in each mode: MIG mode hides the utilisation."""
+
 FAILURES = frozenset(FAILURE_OF_STATE.values())
 """Kinds of events that begin a failure. `gpu_recovered` ends it."""
+
+
+class _OpenFailure(NamedTuple):
+    """Failure of a device since it was last ok, and the reader that reported it last."""
+
+    kind: EventKind
+    reader: str
 
 
 class DeviceStates:
@@ -37,11 +64,12 @@ class DeviceStates:
     def __init__(self, source: str) -> None:
         self._source = source
         self._states: dict[str, str] = {}
-        self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
+        self._failed: dict[str, _OpenFailure] = {}  # by view key
+        self._working: dict[str, frozenset[str]] = {}  # view key to core readings in the last pass without a failure
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed device there
         self._occupants: dict[str, str] = {}  # PCI address to the view key of the GPU with a UUID last read there
 
-    def change(self, view: View, state: str, at: int, call: str = "") -> list[Event]:
+    def change(self, view: View, state: str, at: int, call: str = "", reader: str = "") -> list[Event]:
         """Record the state of a device; return the resulting events.
 
         A device that is lost or needs a reset does not fail once more: errors after it are part of the same failure. So
@@ -52,6 +80,7 @@ class DeviceStates:
             state: of the catalogue's `gpu_state`.
             at: time of the pass in nanoseconds since 1970.
             call: failed call of the driver, or empty.
+            reader: reader of the state, if a source has several.
         """
         if state == OK and not self._states:
             self._note_occupant(view)
@@ -63,9 +92,12 @@ class DeviceStates:
         if before != state and HUNG in (before, state):
             kinds.append(EventKind.HANG_STARTED if state == HUNG else EventKind.HANG_ENDED)
         kind = FAILURE_OF_STATE.get(state)
-        if kind is not None and kind is not failed and (kind is not EventKind.GPU_FAILED or failed is None):
-            self._failed[key] = kind
-            kinds.append(kind)
+        if kind is not None:
+            if failed is None or kind not in (failed.kind, EventKind.GPU_FAILED):
+                kinds.append(kind)
+            else:
+                kind = failed.kind
+            self._failed[key] = _OpenFailure(kind, reader)
         elif state == OK and failed is not None:
             del self._failed[key]
             kinds.append(EventKind.GPU_RECOVERED)
@@ -81,13 +113,15 @@ class DeviceStates:
         other = DeviceStates(self._source)
         other._states, other._failed = self._states.copy(), self._failed.copy()
         other._places, other._occupants = self._places.copy(), self._occupants.copy()
+        other._working = self._working.copy()
         return other
 
     def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
         """Record the states in the samples of one pass; return the resulting events. An absent state is skipped.
 
         A source that reports failures only, such as an exporter with nvidia-smi's cells, reports no state of a GPU that
-        works. Its readings then prove the recovery of a failed GPU.
+        works. Its readings then prove the recovery of a failed GPU, if they are those that the GPU had while it worked:
+        the source omits readings that fail. Those of another reader prove nothing: it can repeat old values.
         """
         events: list[Event] = []
         samples = list(samples)
@@ -98,19 +132,47 @@ class DeviceStates:
                 if self._is_recovered(sample.view, sample):
                     state = OK
                 elif sample.view.unnamed_key not in self._failed:
-                    self._note_occupant(sample.view)
+                    self._note_working(sample.view, sample)
             if sample.view is not None and sample.view.kind is ViewKind.GPU and isinstance(state, str):
-                events += self.change(sample.view, state, sample.measured_at)
+                events += self.change(sample.view, state, sample.measured_at, reader=sample.reader)
         return events
 
     def state_of(self, view: View) -> str:
         """Return the last state of a device, `ok` by default."""
         return self._states.get(view.key, OK)
 
+    def unproven_state(self, view: View) -> str:
+        """Return the state of a device that answers a pass which does not prove that it works: its last failure."""
+        key = view.key
+        if key not in self._states and self._occupants.get(view.pci_address or "", key) == key:
+            key = view.unnamed_key
+        before, failed = self._states.get(key, OK), self._failed.get(key)
+        if before != HUNG:
+            return before
+        return OK if failed is None else _STATE_OF_FAILURE[failed.kind]
+
     def _is_recovered(self, view: View, sample: Sample) -> bool:
         """Return whether a device has failed, and its readings prove that it works."""
-        has_failed = view.key in self._failed or (view.kind is ViewKind.GPU and view.unnamed_key in self._failed)
-        return has_failed and sample.lane is _STATE.lane and state_of(sample.values, sample.dims) == OK
+        failed = self._failed.get(view.key)
+        if failed is None and view.kind is ViewKind.GPU:
+            failed = self._failed.get(view.unnamed_key)
+        if failed is None or sample.lane is not _STATE.lane or failed.reader != sample.reader:
+            return False
+        return state_of(sample.values, sample.dims) == OK and self._working.get(view.key, frozenset()) <= _core(sample)
+
+    def _note_working(self, view: View, sample: Sample) -> None:
+        """Record a GPU of a source without states, and what it reports while it has not failed."""
+        if view.kind is not ViewKind.GPU:
+            return
+        self._note_occupant(view)
+        if self._places.get(view.pci_address or "") != view.key:
+            self._places.pop(view.pci_address or "", None)
+        core = _core(sample)
+        if core and sample.lane is _STATE.lane and view.key not in self._failed:
+            self._working.pop(view.key, None)
+            self._working[view.key] = core
+            if len(self._working) > MAX_DEVICES:
+                del self._working[next(iter(self._working))]
 
     def _record(self, key: str, state: str) -> None:
         self._states.pop(key, None)
@@ -164,3 +226,8 @@ class DeviceStates:
         """Return the failed call, and the source of a kind that several readers report."""
         source = {} if kind in (EventKind.HANG_STARTED, EventKind.HANG_ENDED) else {"sources": self._source}
         return {**source, "call": call} if call else source
+
+
+def _core(sample: Sample) -> frozenset[str]:
+    """Return the core readings of a sample that every mode has."""
+    return frozenset([name for name in _LASTING & sample.values.keys() if not isinstance(sample.values[name], Absent)])

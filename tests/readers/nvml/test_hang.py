@@ -80,6 +80,31 @@ async def test_hung_gpu_affects_only_itself_and_recovers(fake: FakeNvml, start: 
     assert kinds == ["hang_ended"]
 
 
+@pytest.mark.parametrize("lane", [Lane.SLOW, Lane.STATIC])
+async def test_failed_gpu_that_answers_after_a_hang_has_not_recovered(fake: FakeNvml, start: Start, lane: Lane) -> None:
+    """Only the fast lane has the readings that prove the state."""
+    reader = start(fake, limits=HASTY)
+    for name in ("Temperature", "TemperatureV", "PowerUsage"):
+        fake.scenario.fault(f"nvmlDeviceGet{name}", gpu=5, code=999)
+    failing = list(fake.scenario.faults)
+    fake.apply()
+    kinds = [event.kind for event in (await reader.read(Lane.FAST)).events]
+    fake.scenario.faults.clear()
+    fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
+    fake.apply()
+    kinds += [event.kind for event in (await reader.read(Lane.FAST)).events]
+    fake.scenario.faults[:] = failing
+    fake.apply()
+
+    async def answers() -> bool:
+        kinds.extend(event.kind for event in (await reader.read(lane)).events)
+        return kinds[-1] == "hang_ended"
+
+    await wait_until_async(answers, what="GPU 5 to answer again")
+    kinds += [event.kind for event in (await reader.read(Lane.FAST)).events]
+    assert kinds == ["gpu_failed", "hang_started", "hang_ended"]
+
+
 async def test_gpu_hung_from_the_start_is_named_once_identified(fake: FakeNvml, start: Start) -> None:
     fake.scenario.hang("nvmlDeviceGetName", gpu=2)
     fake.scenario.hang("nvmlDeviceGetHandleByIndex_v2", gpu=3)

@@ -279,8 +279,8 @@ class NvmlReader:
         """Add readings that need no call of this round: the state, and the PCI address."""
         if lane is Lane.FAST:
             result.values["gpu_state"] = result.state
-        elif result.state == OK and self._devices.state_of(view) != HUNG:
-            result.state = self._devices.state_of(view)  # only the fast lane has the readings that prove the state
+        elif result.state == OK:
+            result.state = self._devices.unproven_state(view)  # only the fast lane has the readings that prove it
         if lane is Lane.STATIC:
             why = absence_of(identity.pci_code, PCI_INFO) if identity.pci_code else Absent(Reason.NO_DATA, PCI_INFO)
             result.values["gpu_pci_address"] = identity.pci or why
