@@ -144,28 +144,36 @@ class Disk:
 
 
 class Registry:
-    """A registry that knows the machine of the stored rows."""
+    """A registry of machines with the name of the rows: by request, the ids; one with a minus is retired."""
 
     def __init__(self, *known: str) -> None:
-        self._known = known
+        self._known = list(known)
 
     def find_machines(self, cluster: str, name: str) -> tuple[MachineRecord, ...]:
+        known = self._known.pop(0) if len(self._known) > 1 else "".join(self._known)
         return tuple(
             MachineRecord(
-                id=one, cluster=cluster, machine=Machine(name=name), sender="s", first_seen=SEEN, last_seen=SEEN
+                id=one.strip("-"),
+                cluster=cluster,
+                machine=Machine(name=name),
+                sender="s",
+                first_seen=SEEN,
+                last_seen=SEEN,
+                retired_at=SEEN if one.startswith("-") else None,
             )
-            for one in self._known
+            for one in known.split()
         )
 
 
 class Store:
-    """A store with rows of a machine."""
+    """A store with rows of the machine `m-1`."""
 
     def __init__(self, *rows: Sample) -> None:
         self._rows = rows
 
     def latest_of(self, cluster: str, machines: list[str]) -> dict[str, tuple[StoredSample, ...]]:
-        return {one: tuple(StoredSample(sample=row, received_at=1) for row in self._rows) for one in machines}
+        stored = tuple(StoredSample(sample=row, received_at=1) for row in self._rows)
+        return {one: stored for one in machines if one == "m-1"}
 
     def holdings(self, query: HoldingQuery) -> tuple[()]:
         return ()
@@ -213,3 +221,23 @@ def test_stored_state_is_known_after_a_restart() -> None:
     disk = Disk()
     receive(disk, Registry("m-1"), Store(row("lost", 1)), row("lost", 2), row("ok", 3))
     assert disk.kinds == ["gpu_recovered"]
+
+
+@pytest.mark.parametrize("bearers", [["m-1", "m-2"], ["m-1", "-m-1 m-2"], ["m-1", ""]])
+def test_next_machine_of_a_name_has_no_failure_of_the_former(bearers: list[str]) -> None:
+    """Many sources know a GPU by its place in the machine only."""
+    disk = Disk()
+    receive(disk, Registry("m-1", *bearers), Store(), row("ok", 1), row("lost", 2), row("ok", 3))
+    assert disk.kinds == ["gpu_lost"]
+
+
+def test_stored_state_of_a_retired_machine_is_not_of_the_next_one() -> None:
+    disk = Disk()
+    receive(disk, Registry("-m-1 m-2"), Store(row("lost", 1)), row("ok", 3))
+    assert disk.kinds == []
+
+
+def test_machine_that_is_stored_after_its_first_request_keeps_its_states() -> None:
+    disk = Disk()
+    receive(disk, Registry("", "m-2"), Store(), row("lost", 2), row("ok", 3))
+    assert disk.kinds == ["gpu_lost", "gpu_recovered"]

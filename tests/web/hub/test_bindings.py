@@ -493,6 +493,17 @@ async def test_pending_allocation_begins_after_another_tenants_time(fleet: Fleet
     assert await fleet.powers("b") == {900.0, 990.0}
 
 
+async def test_pending_allocation_does_not_precede_the_name_of_its_machine(fleet: Fleet) -> None:
+    """The past of the machine can be that of another tenant's pods, jobs and virtual machines."""
+    await fleet.report(SEVEN, 700.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-8", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(SEVEN, 701.0, 4)
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 710.0, 9)
+    assert await fleet.powers("a") == {710.0}
+    bound = {"machine": await fleet.id_of(SEVEN), "since": fleet.time(9)}
+    assert (await fleet.site.request("/v1/allocations/a"))[1]["bindings"] == [bound]
+
+
 async def test_pending_allocation_does_not_precede_another_tenants_time(fleet: Fleet) -> None:
     await fleet.report(NINE, 900.0, 1)
     assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(1000)))[0] == 201
@@ -548,7 +559,7 @@ async def test_pending_allocation_begins_after_the_time_of_an_import(fleet: Flee
         await fleet.report(msgspec.structs.replace(SEVEN, name=name), 801.0, 29, gpu("GPU-0"))
     assert await fleet.powers("c") == {801.0}
     (binding,) = (await fleet.site.request("/v1/allocations/c"))[1]["bindings"]
-    assert binding == {"machine": await fleet.id_of(SEVEN), "since": fleet.time(25)}
+    assert binding == {"machine": await fleet.id_of(SEVEN), "since": fleet.time(29)}
 
 
 async def test_tenant_keeps_a_machine_that_another_one_names(fleet: Fleet) -> None:
@@ -587,7 +598,7 @@ async def test_allocation_follows_a_machine_that_kubernetes_listed_first(fleet: 
     assert await fleet.powers("a") == ({700.0} if is_free else {700.0, 800.0})
     assert await fleet.powers("b") == ({800.0} if is_free else set())
     (binding,) = (await fleet.site.request("/v1/allocations/b"))[1]["bindings"]
-    own = {"machine": await fleet.id_of(SEVEN), "since": fleet.time(5)}
+    own = {"machine": await fleet.id_of(SEVEN), "since": fleet.time(30)}
     assert (binding == own) is is_free
 
 

@@ -180,9 +180,16 @@ class ImportReceiver:
         writer.excess = len(excess)
 
     def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
-        """Load the newest stored rows and present holders of machines that are new since the start. Blocking."""
+        """Load the newest stored rows and present holders of machines that are new since the start. Blocking.
+
+        What is known under a name is dropped when another machine has it: GPUs can be known by their place only.
+        """
+        bearers = {one: self._bearer(writer.cluster, one) for one in machines}
+        for one, id_ in bearers.items():
+            if writer.loaded.get(one) not in (None, id_):
+                writer.drop(one)
         new = [one for one in machines if one not in writer.loaded]
-        ids = {known.id: one for one in new for known in self._registry.find_machines(writer.cluster, one.name)}
+        ids = {id_: one for one in new if (id_ := bearers[one]) is not None}
         if ids:
             now = self._clock.now_ns()
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
@@ -192,7 +199,13 @@ class ImportReceiver:
             query = HoldingQuery(cluster=writer.cluster, machines=tuple(ids), start=now, end=LATEST)
             for holding in self._store.holdings(query):
                 writer.holders.remember(ids[holding.machine], current_holdings([holding], now), now)
-        writer.loaded.update(new)
+        writer.loaded |= bearers
+
+    def _bearer(self, cluster: str, machine: Machine) -> str | None:
+        """Return the id of the machine that has the name of an import, as for its rows."""
+        found = self._registry.find_machines(cluster, machine.name)
+        named = [one for one in found if (one.machine.name, one.machine.kind) == (machine.name, machine.kind)]
+        return next((one.id for one in sorted(named, key=lambda one: one.is_retired)), None)
 
     def _count(self, written: ImportedRequest) -> None:
         self._counters.imported_samples += written.samples

@@ -5,7 +5,7 @@ for each subject, reader, lane and instant. So each part is merged with earlier 
 a whole row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -215,9 +215,16 @@ class RowCache:
                 del instants[old], times[old]
                 self._instants -= 1
 
+    def drop(self, machine: Machine) -> None:
+        """Drop the subjects of a machine."""
+        self._drop_except({subject for subject in self._kept if subject[0] != machine})
+
     def drop_before(self, written: float) -> None:
         """Drop subjects without rows written since a monotonic time in seconds."""
-        self._written = {subject: times for subject, times in self._written.items() if max(times.values()) >= written}
+        self._drop_except({one for one, times in self._written.items() if max(times.values()) >= written})
+
+    def _drop_except(self, subjects: Container[Subject]) -> None:
+        self._written = {subject: times for subject, times in self._written.items() if subject in subjects}
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
         self._repeated = {subject: part for subject, part in self._repeated.items() if subject in self._written}
         self._instants = sum(map(len, self._kept.values()))

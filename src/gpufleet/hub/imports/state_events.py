@@ -79,6 +79,11 @@ class ImportedStates:
         self._states |= changed.states
         self._newest |= changed.newest
 
+    def drop(self, machine: Machine) -> None:
+        """Drop the states of a machine."""
+        self._states = {source: states for source, states in self._states.items() if source[0] != machine}
+        self._newest = {subject: at for subject, at in self._newest.items() if subject[0] != machine}
+
     def drop_except(self, subjects: Container[Subject], machines: Container[Machine]) -> None:
         """Drop the states of other machines, and of subjects beyond the newest `MAX_EXPIRED` of all other subjects.
 

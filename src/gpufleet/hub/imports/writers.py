@@ -119,6 +119,10 @@ class HolderTracker:
         """Apply the state returned by `changes`."""
         self._held.update(held)
 
+    def drop(self, machine: Machine) -> None:
+        """Drop the views of a machine, without an end of their holdings."""
+        self._held = {place: held for place, held in self._held.items() if place[0] != machine}
+
     def drop_before(self, at: int) -> None:
         """Drop views without requests since an instant by the hub's clock. Their holdings end at their last report."""
         self._held = {place: held for place, held in self._held.items() if held.last_seen >= at}
@@ -186,7 +190,8 @@ class ImportWriter:
         rows: its newest rows.
         states: its newest states of GPUs.
         holders: its newest reported holders.
-        loaded: machines whose newest rows were loaded from the store.
+        loaded: machines whose newest rows were loaded from the store, to the id of the machine with that name, None if
+            there was none yet.
         excess: number of machines of its newest request that exceeded a limit.
         epoch, seq: of the newest batch.
         last_seen: time of its newest request, in seconds of the monotonic clock.
@@ -199,7 +204,7 @@ class ImportWriter:
         self.rows = RowCache(merge_window_ns)
         self.states = ImportedStates()
         self.holders = HolderTracker()
-        self.loaded: set[Machine] = set()
+        self.loaded: dict[Machine, str | None] = {}
         self.excess = 0
         self.epoch, self.seq = secrets.token_hex(16), 0
         self.last_seen = 0.0
@@ -222,6 +227,13 @@ class ImportWriter:
             reports=tuple(reports),
         )
 
+    def drop(self, machine: Machine) -> None:
+        """Drop everything that is known of a machine."""
+        self.rows.drop(machine)
+        self.states.drop(machine)
+        self.holders.drop(machine)
+        self.loaded.pop(machine, None)
+
     def expire(self, clock: Clock) -> None:
         """Drop old state, at most once in `TIDY_SECONDS` because this scans everything."""
         if clock.monotonic() < self._tidy_at:
@@ -230,7 +242,7 @@ class ImportWriter:
         self.rows.drop_before(clock.monotonic() - ROWS_KEPT_SECONDS)
         self.holders.drop_before(clock.now_ns() - HOLDING_TTL_NS)
         machines = self.rows.machines
-        self.loaded &= machines
+        self.loaded = {machine: id_ for machine, id_ in self.loaded.items() if machine in machines}
         self.states.drop_except(self.rows, machines)
 
 

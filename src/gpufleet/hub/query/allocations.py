@@ -360,6 +360,8 @@ class AllocationQueries:
             complete = msgspec.structs.replace(one, bindings=bindings.complete(ended, found))
             since = self._claims.free_since(complete, self._clock.now_ns())
             if since is not None:
+                if not before:  # else it was measured under the name until then
+                    since = max(since, self._lookup.named_since(one.spec.target, found.machine))
                 self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(ended, found, since)))
 
     def _bind_named(self, id: str, spec: AllocationSpec) -> None:  # noqa: A002
@@ -372,7 +374,8 @@ class AllocationQueries:
     def _bind_pending(self, pending: Iterable[Allocation], *, devices: bool) -> None:
         """Bind what can be bound; an allocation stays pending while another tenant has its machine or device.
 
-        If another tenant had the machine until a time in the past, the allocation has it since then.
+        If another tenant had the machine until a time in the past, the allocation has it since then. It has no time in
+        which the machine had another name.
         """
         for one in pending:
             for name in bindings.bound_slots(one):
@@ -390,6 +393,8 @@ class AllocationQueries:
             since = self._claims.free_since(self._under_every_id(complete), self._clock.now_ns())
             if complete.bindings == one.bindings or since is None or (since and not bindings.lacks_machine(one)):
                 continue
+            if bindings.lacks_machine(one):
+                since = max(since, self._lookup.named_since(one.spec.target, found.machine))
             # At once, so that the next one does not take the same machine.
             self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(one, found, since)))
 

@@ -193,6 +193,15 @@ class MachineLookup:
         stored = () if spec.devices is None else self._store.latest(machine.cluster, machine.id)
         return bindings.bind(spec, machine, stored)
 
+    def named_since(self, target: Target, id: str) -> int:  # noqa: A002 - the term of the domain
+        """Return since when a machine has the host name that is the target, nanoseconds since 1970.
+
+        0 if it is not known to have had another name, or if the target is its id.
+        """
+        names = self._registry.past_names(id, 0, LATEST)
+        had_other = any(one.name not in (None, target.machine) for one in names[:-1])
+        return names[-1].start if had_other and names[-1].name == target.machine else 0
+
     def hosts(self, spec: AllocationSpec) -> list[MachineSamples]:
         """Return the nodes that report a vGPU instance which may belong to the target virtual machine.
 
