@@ -39,7 +39,7 @@ _GA10X = (
 _NO_NVLINK = (
     r"\bGeForce (?:GTX|GT|MX|RTX (?:20[56]0|30[5-8]0|40\d0|50\d0))|\bT(?:4G?|10|40)\b|\bA(?:2|10[GM]?|16)\b|"
     r"\bRTX A(?:400|500|1000|2000|3000|4000)H?\b|\bL(?:2|4|20|40[GS]?)\b|\bAda\b|\bRTX (?:PRO\b|6000D)|\bGB10\b|"
-    r"\b[VP]100S?-PCIE\b"
+    r"\b[VP]100S?-PCIE\b|\bRTX 2070(?: with|$)|\bQuadro RTX [34]000\b|\bTITAN V\b"
 )
 
 PRODUCTS_WITHOUT = {
@@ -75,7 +75,7 @@ def supports_mig(product: str) -> bool:
     return _MIG.search(product) is not None
 
 
-_MODULE = re.compile(r"\bSXM\d?\b|\bH(?:20|100|200|800)\b(?!.*\b(?:PCIe|NVL)\b)|\bGH200\b|\bG?B(?:100|200|300)\b")
+_MODULE = re.compile(r"\bSXM\d?\b|\bH(?:20|100|200|800)\b(?!.*\b(?:PCIe|NVL|CNX)\b)|\bGH200\b|\bG?B(?:100|200|300)\b")
 
 
 def is_module(product: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
@@ -89,7 +90,8 @@ def test_absent_value_ends_its_series() -> None:
     ]
 
 
-def test_ambiguous_zero_is_forwarded_until_it_ends() -> None:
+@pytest.mark.parametrize("provenance", [Provenance.IMPORTED, Provenance.SLICE_GUEST])
+def test_ambiguous_zero_is_forwarded_until_it_ends(provenance: Provenance) -> None:
     """A mean without such a GPU would be too high."""
     series = ForwardSeries({}, sends_late=False)
     idle, lost = Absent(Reason.AMBIGUOUS_ZERO), Absent(Reason.GPU_LOST)
@@ -97,7 +99,7 @@ def test_ambiguous_zero_is_forwarded_until_it_ends() -> None:
         gpu(at, gpu_power_watts=lost, gpu_utilization_ratio=use)
         for at, use in ((0, idle), (10, idle), (20, 0.5), (30, 0.5))
     ]
-    rows = [msgspec.structs.replace(one, provenance=Provenance.IMPORTED) for one in read]
+    rows = [msgspec.structs.replace(one, provenance=provenance) for one in read]
     assert [forward(series, row) for row in rows] == [
         [("reading_absent", 1, 0)],
         [("reading_absent", 1, 10)],

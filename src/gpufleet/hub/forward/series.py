@@ -24,7 +24,7 @@ from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.samples import FORWARDED, AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
-from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock
+from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock, WireAbsence
 
 MILLISECOND = 10**6
 
@@ -132,30 +132,34 @@ class ForwardSeries:
 
     def points(self, accepted: Sequence[AcceptedBatch]) -> Iterator[WritePoint]:
         """Return the points of batches, in order of time within each series."""
+        zeros = [_ambiguous_zeros(one.batch.absences) for one in accepted]
         rows = [
-            (block.measured_at[row], one, block, row)
-            for one in accepted
+            (block.measured_at[row], number, block, row)
+            for number, one in enumerate(accepted)
             for block in one.batch.samples
             for row in range(len(block.machine))
         ]
         rows.sort(key=lambda row: row[0])  # stable: rows of one instant keep their order of arrival
-        for _, one, block, row in rows:
-            self._losses.record(one, block, row)
-        for _, one, block, row in rows:
-            yield from self._samples(one, block, row)
+        for _, number, block, row in rows:
+            self._losses.record(accepted[number], block, row)
+        for _, number, block, row in rows:
+            yield from self._samples(accepted[number], block, row, zeros[number].get(block.absence[row], ()))
         for one in accepted:
             for dims in one.batch.dims:
                 yield from self._dims(one, dims)
         self._prune()
 
-    def _samples(self, accepted: AcceptedBatch, block: SampleBlock, row: int) -> Iterator[WritePoint]:
-        columns = () if self._losses.cover(accepted, block, row) else zip(block.metrics, block.columns, strict=True)
-        values: list[MetricValue] = [
-            (metric, (), cell)
-            for name, column in columns
-            if (cell := column[row]) is not None and (metric := CATALOGUE[name]).kind is not MetricKind.INFO
-        ]
-        values += _ambiguous_zeros(accepted, block, row)
+    def _samples(
+        self, accepted: AcceptedBatch, block: SampleBlock, row: int, zeros: Sequence[MetricValue]
+    ) -> Iterator[WritePoint]:
+        values: list[MetricValue] = []
+        if not self._losses.cover(accepted, block, row):
+            values += [
+                (metric, (), cell)
+                for name, column in zip(block.metrics, block.columns, strict=True)
+                if (cell := column[row]) is not None and (metric := CATALOGUE[name]).kind is not MetricKind.INFO
+            ]
+            values += zeros
         yield from self._row(accepted, block, row, (_subject(accepted, block, row), ""), values)
 
     def _dims(self, accepted: AcceptedBatch, block: DimBlock) -> Iterator[WritePoint]:
@@ -233,12 +237,14 @@ class ForwardSeries:
         }
 
 
-def _ambiguous_zeros(accepted: AcceptedBatch, block: SampleBlock, row: int) -> list[MetricValue]:
-    """Return the readings of a row that are absent because they are 0."""
-    if block.provenance != Provenance.IMPORTED or block.absence[row] < 0:
-        return []
-    absences = accepted.batch.absences[block.absence[row]]
-    return [(READING_ABSENT, (one.metric, one.reason), 1) for one in absences if one.reason is Reason.AMBIGUOUS_ZERO]
+def _ambiguous_zeros(absences: Sequence[Sequence[WireAbsence]]) -> dict[int, list[MetricValue]]:
+    """Return the readings that are absent because they are 0, by position of the set of absences."""
+    found: dict[int, list[MetricValue]] = {}
+    for number, own in enumerate(absences):
+        for one in own:
+            if one.reason is Reason.AMBIGUOUS_ZERO:
+                found.setdefault(number, []).append((READING_ABSENT, (one.metric, one.reason), 1))
+    return found
 
 
 def _subject(accepted: AcceptedBatch, block: SampleBlock | DimBlock, row: int) -> Subject:
