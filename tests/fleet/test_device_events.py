@@ -13,6 +13,9 @@ GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 MIG = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1")
 
 
+LOST = Absent(Reason.GPU_LOST)
+
+
 def sample(view: View | None, state: Value | Absent, at: int = 1) -> Sample:
     return Sample(view=view, reader="x", lane=Lane.FAST, measured_at=at, values={"gpu_state": state})
 
@@ -99,18 +102,47 @@ def test_replacement_of_an_unnamed_gpu_is_no_recovery(replacement: View, expecte
     assert [event.kind for event in states.change_by_samples([sample(replacement, "ok")])] == expected
 
 
-def fast(view: View, reader: str = "x", **values: Value | Absent) -> Sample:
-    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=1, values=values)
+def fast(view: View, reader: str = "x", at: int = 1, **values: Value | Absent) -> Sample:
+    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values=values)
 
 
 def test_recovery_by_readings_needs_those_of_the_working_device() -> None:
     """A source without states omits readings that fail."""
     states = DeviceStates("x")
-    works = fast(GPU, gpu_power_watts=300.0, gpu_temperature_celsius=40, gpu_memory_total_bytes=1, gpu_sm_clock_hertz=1)
-    total = fast(GPU, gpu_memory_total_bytes=1)
-    passes = [works, sample(GPU, "lost"), total, total, works, total, sample(GPU, "lost"), total]
+    works = fast(GPU, gpu_power_watts=300.0, gpu_temperature_celsius=40, gpu_memory_used_bytes=1, gpu_sm_clock_hertz=1)
+    used, lost = fast(GPU, gpu_memory_used_bytes=1), sample(GPU, "lost")
+    passes = [works, lost, used, used, works, used, lost, used, works]
     found = [[event.kind for event in states.change_by_samples([one])] for one in passes]
-    assert found == [[], ["gpu_lost"], [], [], ["gpu_recovered"], [], ["gpu_lost"], ["gpu_recovered"]]
+    assert found == [[], ["gpu_lost"], [], [], ["gpu_recovered"], [], ["gpu_lost"], [], ["gpu_recovered"]]
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(0, []), (2, ["gpu_recovered"])])
+def test_reading_that_a_gpu_has_not_had_for_an_hour_is_not_needed(hours: int, expected: list[str]) -> None:
+    """A new driver or exporter can lack it."""
+    states = DeviceStates("x")
+    states.change_by_samples([fast(GPU, gpu_power_watts=300.0, gpu_temperature_celsius=40)])
+    states.change_by_samples([fast(GPU, at=hours * 3600 * 10**9 + 2, gpu_temperature_celsius=40)])
+    assert kinds(states, "lost") == ["gpu_lost"]
+    assert [event.kind for event in states.change_by_samples([fast(GPU, gpu_temperature_celsius=40)])] == expected
+
+
+def test_total_memory_alone_proves_no_recovery() -> None:
+    """The source was started while the GPU was lost."""
+    states = DeviceStates("x")
+    total = fast(GPU, gpu_memory_total_bytes=1)
+    works = fast(GPU, gpu_memory_total_bytes=1, gpu_temperature_celsius=40)
+    found = [[event.kind for event in states.change_by_samples([one])] for one in (sample(GPU, "lost"), total, works)]
+    assert found == [["gpu_lost"], [], ["gpu_recovered"]]
+
+
+def test_gpu_that_is_lost_under_its_uuid_and_then_its_address_is_lost_once() -> None:
+    """Passes of slow lanes lie between those of the fast one."""
+    states = DeviceStates("x")
+    slow = Sample(view=at_slot(), reader="x", lane=Lane.SLOW, measured_at=1, values={"gpu_row_remap_pending": LOST})
+    works = fast(at_slot("GPU-1"), gpu_power_watts=300.0)
+    passes = [works, sample(at_slot("GPU-1"), "lost"), slow, sample(at_slot(), "lost"), slow, works]
+    found = [[event.kind for event in states.change_by_samples([one])] for one in passes]
+    assert found == [[], ["gpu_lost"], [], [], [], ["gpu_recovered"]]
 
 
 def test_readings_of_another_reader_prove_no_recovery() -> None:

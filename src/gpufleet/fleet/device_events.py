@@ -17,6 +17,7 @@ from gpufleet.model.device_state import (
 )
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
 
 _STATE = CATALOGUE["gpu_state"]
@@ -38,8 +39,11 @@ _STATE_OF_FAILURE = {
     EventKind.GPU_FAILED: ERROR,
 }
 
-_LASTING = CORE_READINGS - {"gpu_utilization_ratio"}
-"""Core readings that a GPU has in each mode: MIG mode hides the utilisation."""
+_PROVING = CORE_READINGS - {"gpu_utilization_ratio", "gpu_memory_total_bytes"}
+"""Core readings that prove that a GPU works. MIG mode hides the utilisation, and the total is a constant."""
+
+LASTING_NS = 3600 * NANOS
+"""Time after which a reading that a working GPU does not have any more is not expected of it."""
 
 FAILURES = frozenset(FAILURE_OF_STATE.values())
 """Kinds of events that begin a failure. `gpu_recovered` ends it."""
@@ -65,7 +69,7 @@ class DeviceStates:
         self._source = source
         self._states: dict[str, str] = {}
         self._failed: dict[str, _OpenFailure] = {}  # by view key
-        self._working: dict[str, frozenset[str]] = {}  # view key to core readings in the last pass without a failure
+        self._working: dict[str, dict[str, int]] = {}  # view key to readings without a failure, and when each was last
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed device there
         self._occupants: dict[str, str] = {}  # PCI address to the view key of the GPU with a UUID last read there
 
@@ -113,14 +117,14 @@ class DeviceStates:
         other = DeviceStates(self._source)
         other._states, other._failed = self._states.copy(), self._failed.copy()
         other._places, other._occupants = self._places.copy(), self._occupants.copy()
-        other._working = self._working.copy()
+        other._working = {key: readings.copy() for key, readings in self._working.items()}
         return other
 
     def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
         """Record the states in the samples of one pass; return the resulting events. An absent state is skipped.
 
         A source that reports failures only, such as an exporter with nvidia-smi's cells, reports no state of a GPU that
-        works. Its readings then prove the recovery of a failed GPU, if they are those that the GPU had while it worked:
+        works. Its readings then prove the recovery of a failed GPU, if they are those of the hour before the failure:
         the source omits readings that fail. Those of another reader prove nothing: it can repeat old values.
         """
         events: list[Event] = []
@@ -158,19 +162,23 @@ class DeviceStates:
             failed = self._failed.get(view.unnamed_key)
         if failed is None or sample.lane is not _STATE.lane or failed.reader != sample.reader:
             return False
-        return state_of(sample.values, sample.dims) == OK and self._working.get(view.key, frozenset()) <= _core(sample)
+        working = self._working.get(view.key, {})
+        since = max(working.values(), default=0) - LASTING_NS
+        expected = {name for name, at in working.items() if at > since}
+        found = _proving(sample)
+        return bool(found) and expected <= found and state_of(sample.values, sample.dims) == OK
 
     def _note_working(self, view: View, sample: Sample) -> None:
         """Record a GPU of a source without states, and what it reports while it has not failed."""
         if view.kind is not ViewKind.GPU:
             return
         self._note_occupant(view)
-        if self._places.get(view.pci_address or "") != view.key:
+        if view.uuid is not None and self._places.get(view.pci_address or "") != view.key:
             self._places.pop(view.pci_address or "", None)
-        core = _core(sample)
-        if core and sample.lane is _STATE.lane and view.key not in self._failed:
-            self._working.pop(view.key, None)
-            self._working[view.key] = core
+        found = _proving(sample)
+        if found and sample.lane is _STATE.lane and view.key not in self._failed:
+            readings = self._working.pop(view.key, {})
+            self._working[view.key] = readings | dict.fromkeys(found, sample.measured_at)
             if len(self._working) > MAX_DEVICES:
                 del self._working[next(iter(self._working))]
 
@@ -228,6 +236,6 @@ class DeviceStates:
         return {**source, "call": call} if call else source
 
 
-def _core(sample: Sample) -> frozenset[str]:
-    """Return the core readings of a sample that every mode has."""
-    return frozenset([name for name in _LASTING & sample.values.keys() if not isinstance(sample.values[name], Absent)])
+def _proving(sample: Sample) -> set[str]:
+    """Return the readings of a sample that prove that its GPU works."""
+    return {name for name in _PROVING & sample.values.keys() if not isinstance(sample.values[name], Absent)}
