@@ -79,6 +79,16 @@ class MachineRegistry(Protocol):
         """Return the machine with this id, or the machines with this host name, as `machines` does."""
         ...
 
+    def bearer(self, cluster: str, machine: Machine, at: int) -> MachineRecord | None:
+        """Return the known machine to which a report of a third party belongs; None if there is none.
+
+        Args:
+            cluster: of the report.
+            machine: what the report has of it, such as a name only.
+            at: time of the report, nanoseconds since 1970 by the hub's clock.
+        """
+        ...
+
     def machines_with_uuid(self, cluster: str, uuid: str) -> tuple[MachineRecord, ...]:
         """Return the machines, nodes and guests, with this system UUID, as `machines` does."""
         ...

@@ -212,6 +212,13 @@ class MachineCache:
             self._changed[row.known.id] = None
         return MachineMatch(row.known.id, self._conflicts.text(row.known))
 
+    def bearer(self, cluster: str, machine: Machine, at: int) -> MachineRecord | None:
+        """Return the machine that `match_named` would return, or None if it would register a new one."""
+        decision = decide(self._candidates(cluster, machine), machine, at)
+        if decision.verdict is MatchOutcome.NEW or decision.known is None:
+            return None
+        return self._record(self._rows[decision.known.id])
+
     def _clamp_future(self, row: MachineRow, now: int) -> None:
         """Move instants from before a clock step to just before now."""
         if row.known.last_seen > now + CLOCK_TOLERANCE_NS:

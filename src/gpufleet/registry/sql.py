@@ -140,6 +140,11 @@ class SqlRegistry:
         with self._lock:
             return self._machines.records(cluster, kind, after, limit)
 
+    def bearer(self, cluster: str, machine: Machine, at: int) -> MachineRecord | None:
+        """Return the known machine that a third party names; None if there is none."""
+        with self._lock:
+            return self._machines.bearer(cluster, machine, at)
+
     def find_machines(self, cluster: str, name: str) -> tuple[MachineRecord, ...]:
         """Return the machine with this id, or the machines with this host name."""
         with self._lock:

@@ -144,25 +144,17 @@ class Disk:
 
 
 class Registry:
-    """A registry of machines with the name of the rows: by request, the ids; one with a minus is retired."""
+    """A registry with the machine that has the name: by request, its id and sender; the last ones are repeated."""
 
     def __init__(self, *known: str) -> None:
         self._known = list(known)
 
-    def find_machines(self, cluster: str, name: str) -> tuple[MachineRecord, ...]:
+    def bearer(self, cluster: str, machine: Machine, at: int) -> MachineRecord | None:
         known = self._known.pop(0) if len(self._known) > 1 else "".join(self._known)
-        return tuple(
-            MachineRecord(
-                id=one.strip("-"),
-                cluster=cluster,
-                machine=Machine(name=name),
-                sender="s",
-                first_seen=SEEN,
-                last_seen=SEEN,
-                retired_at=SEEN if one.startswith("-") else None,
-            )
-            for one in known.split()
-        )
+        if not known:
+            return None
+        id_, _, sender = known.partition(" ")
+        return MachineRecord(id=id_, cluster=cluster, machine=machine, sender=sender, first_seen=SEEN, last_seen=SEEN)
 
 
 class Store:
@@ -223,21 +215,21 @@ def test_stored_state_is_known_after_a_restart() -> None:
     assert disk.kinds == ["gpu_recovered"]
 
 
-@pytest.mark.parametrize("bearers", [["m-1", "m-2"], ["m-1", "-m-1 m-2"], ["m-1", ""]])
+@pytest.mark.parametrize("bearers", [["m-1", "m-2"], ["m-1", ""], ["", "m-2 agent"]])
 def test_next_machine_of_a_name_has_no_failure_of_the_former(bearers: list[str]) -> None:
     """Many sources know a GPU by its place in the machine only."""
     disk = Disk()
-    receive(disk, Registry("m-1", *bearers), Store(), row("ok", 1), row("lost", 2), row("ok", 3))
+    receive(disk, Registry(*bearers), Store(), row("lost", 2), row("ok", 3))
     assert disk.kinds == ["gpu_lost"]
 
 
-def test_stored_state_of_a_retired_machine_is_not_of_the_next_one() -> None:
+def test_stored_state_of_another_machine_is_not_of_the_present_one() -> None:
     disk = Disk()
-    receive(disk, Registry("-m-1 m-2"), Store(row("lost", 1)), row("ok", 3))
+    receive(disk, Registry("m-2"), Store(row("lost", 1)), row("ok", 3))
     assert disk.kinds == []
 
 
 def test_machine_that_is_stored_after_its_first_request_keeps_its_states() -> None:
     disk = Disk()
-    receive(disk, Registry("", "m-2"), Store(), row("lost", 2), row("ok", 3))
+    receive(disk, Registry("", "m-2 prometheus"), Store(), row("lost", 2), row("ok", 3))
     assert disk.kinds == ["gpu_lost", "gpu_recovered"]

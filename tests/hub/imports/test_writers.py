@@ -40,8 +40,8 @@ NOTHING = ImportedRequest(machines={}, samples=0, drift={}, others={}, unattribu
 class EmptyRegistry:
     """A registry that knows no machine."""
 
-    def find_machines(self, cluster: str, name: str) -> tuple[()]:
-        return ()
+    def bearer(self, cluster: str, machine: Machine, at: int) -> None:
+        return None
 
 
 class Disk:

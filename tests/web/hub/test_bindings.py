@@ -504,6 +504,39 @@ async def test_pending_allocation_does_not_precede_the_name_of_its_machine(fleet
     assert (await fleet.site.request("/v1/allocations/a"))[1]["bindings"] == [bound]
 
 
+@pytest.mark.parametrize("change", [{}, {"team": "ml"}, {"query": "?rebind=true"}])
+async def test_repeated_put_of_a_pending_allocation_adds_no_past(fleet: Fleet, change: dict[str, Any]) -> None:
+    """It arrives before the next round of binding."""
+    await fleet.report(SEVEN, 700.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-8", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 710.0, 9)
+    assert (await fleet.put("a", "acme", "gpu-8", valid_from=fleet.time(0), **change))[0] == 200
+    assert await fleet.powers("a") == {710.0}
+
+
+@pytest.mark.parametrize("has_earlier", [False, True])
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_successor_of_a_listed_name_does_not_precede_the_name(
+    fleet: Fleet, has_earlier: bool, by_id: bool
+) -> None:
+    """Kubernetes lists the new name of gpu-7 before its agent reports. Another tenant had a part of it until then."""
+    fleet.unit = 1
+    await fleet.report(SEVEN, 700.0, MINUTE)
+    if has_earlier:
+        await fleet.report(NINE, 900.0, MINUTE)
+        assert (await fleet.put("a", "acme", "gpu-9", valid_from=fleet.time(0)))[0] == 201
+    labels = {"node": "gpu-8", "resource": "nvidia_com_gpu", "unit": "integer", "instance": "metrics:8080"}
+    await fleet.write({"__name__": "kube_node_status_capacity", **labels}, 8.0, 3 * MINUTE)
+    target = await fleet.id_of(Machine(name="gpu-8")) if by_id else "gpu-8"
+    assert (await fleet.put("a", "acme", target, valid_from=fleet.time(0)))[0] == (200 if has_earlier else 201)
+    await fleet.report(SEVEN, 701.0, now() - fleet.start)
+    named = now() - fleet.start
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 710.0, named)
+    await fleet.site.request("/v1/allocations/a/metrics")
+    *_, bound = (await fleet.site.request("/v1/allocations/a"))[1]["bindings"]
+    assert bound == {"machine": await fleet.id_of(SEVEN), "since": fleet.time(named)}
+
+
 async def test_pending_allocation_does_not_precede_another_tenants_time(fleet: Fleet) -> None:
     await fleet.report(NINE, 900.0, 1)
     assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(1000)))[0] == 201

@@ -182,16 +182,19 @@ class ImportReceiver:
     def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
         """Load the newest stored rows and present holders of machines that are new since the start. Blocking.
 
-        What is known under a name is dropped when another machine has it: GPUs can be known by their place only.
+        What is known under a name is dropped when another machine has it: GPUs can be known by their place only. A
+        machine that had no record is the one that this writer reported.
         """
-        bearers = {one: self._bearer(writer.cluster, one) for one in machines}
-        for one, id_ in bearers.items():
-            if writer.loaded.get(one) not in (None, id_):
+        now = self._clock.now_ns()
+        records = {one: self._registry.bearer(writer.cluster, one, now) for one in machines}
+        bearers = {one: None if record is None else record.id for one, record in records.items()}
+        for one, record in records.items():
+            had = writer.loaded.get(one)
+            is_new = had is None and record is not None and record.sender == writer.name
+            if one in writer.loaded and had != bearers[one] and not is_new:
                 writer.drop(one)
-        new = [one for one in machines if one not in writer.loaded]
-        ids = {id_: one for one in new if (id_ := bearers[one]) is not None}
+        ids = {id_: one for one, id_ in bearers.items() if id_ is not None and one not in writer.loaded}
         if ids:
-            now = self._clock.now_ns()
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
                 writer.rows.keep(ids[id_], written, writer.last_seen)
@@ -200,12 +203,6 @@ class ImportReceiver:
             for holding in self._store.holdings(query):
                 writer.holders.remember(ids[holding.machine], current_holdings([holding], now), now)
         writer.loaded |= bearers
-
-    def _bearer(self, cluster: str, machine: Machine) -> str | None:
-        """Return the id of the machine that has the name of an import, as for its rows."""
-        found = self._registry.find_machines(cluster, machine.name)
-        named = [one for one in found if (one.machine.name, one.machine.kind) == (machine.name, machine.kind)]
-        return next((one.id for one in sorted(named, key=lambda one: one.is_retired)), None)
 
     def _count(self, written: ImportedRequest) -> None:
         self._counters.imported_samples += written.samples

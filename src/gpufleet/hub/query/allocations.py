@@ -289,7 +289,7 @@ class AllocationQueries:
     ) -> tuple[Allocation, bool]:
         if spec.kind is AllocationKind.BARE_METAL:
             self._bind_successors()
-            self._bind_named(id, spec)
+            self._bind_named(spec)
         before = self._find(id)
         spec = msgspec.structs.replace(
             spec, valid_from=spec.valid_from or (before.spec.valid_from if before is not None else None) or at
@@ -325,7 +325,6 @@ class AllocationQueries:
     ) -> tuple[Binding, ...]:
         if (
             before is not None
-            and (before.bindings or bindings.has_ended(before, to_ns(at)))
             and not rebind
             and (before.spec.target, before.spec.devices) == (one.spec.target, one.spec.devices)
         ):
@@ -360,16 +359,16 @@ class AllocationQueries:
             complete = msgspec.structs.replace(one, bindings=bindings.complete(ended, found))
             since = self._claims.free_since(complete, self._clock.now_ns())
             if since is not None:
-                if not before:  # else it was measured under the name until then
-                    since = max(since, self._lookup.named_since(one.spec.target, found.machine))
+                if not before or before[-1].machine != known.machine:  # else it was measured under the name until then
+                    since = max(since, self._lookup.succeeded_since(known))
                 self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(ended, found, since)))
 
-    def _bind_named(self, id: str, spec: AllocationSpec) -> None:  # noqa: A002
-        """Bind other allocations that wait for the machine of a spec, or for a device of it: they named it first."""
+    def _bind_named(self, spec: AllocationSpec) -> None:
+        """Bind allocations that wait for the machine of a spec, or for a device of it: they named it first."""
         machines = self._lookup.candidates(spec.target)
         names = {spec.target.machine or "", *(one.machine.name for one in machines), *(one.id for one in machines)}
         waiting = self._claims.waiting(spec.target.cluster, names, self._clock.now_ns())
-        self._bind_pending([one for one in waiting if one.id != id], devices=True)
+        self._bind_pending(waiting, devices=True)
 
     def _bind_pending(self, pending: Iterable[Allocation], *, devices: bool) -> None:
         """Bind what can be bound; an allocation stays pending while another tenant has its machine or device.
@@ -394,7 +393,7 @@ class AllocationQueries:
             if complete.bindings == one.bindings or since is None or (since and not bindings.lacks_machine(one)):
                 continue
             if bindings.lacks_machine(one):
-                since = max(since, self._lookup.named_since(one.spec.target, found.machine))
+                since = max(since, self._lookup.named_since(one.spec.target.machine, found.machine))
             # At once, so that the next one does not take the same machine.
             self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(one, found, since)))
 

@@ -34,6 +34,7 @@ from gpufleet.model.holdings import Holding
 from gpufleet.model.kubernetes import ClusterNode
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports.clock import Clock
@@ -193,14 +194,19 @@ class MachineLookup:
         stored = () if spec.devices is None else self._store.latest(machine.cluster, machine.id)
         return bindings.bind(spec, machine, stored)
 
-    def named_since(self, target: Target, id: str) -> int:  # noqa: A002 - the term of the domain
-        """Return since when a machine has the host name that is the target, nanoseconds since 1970.
+    def named_since(self, name: str | None, id: str) -> int:  # noqa: A002 - the term of the domain
+        """Return since when a machine has a host name, nanoseconds since 1970.
 
-        0 if it is not known to have had another name, or if the target is its id.
+        0 if it is not known to have had another name, or does not have this one now.
         """
         names = self._registry.past_names(id, 0, LATEST)
-        had_other = any(one.name not in (None, target.machine) for one in names[:-1])
-        return names[-1].start if had_other and names[-1].name == target.machine else 0
+        had_other = any(one.name not in (None, name) for one in names[:-1])
+        return names[-1].start if had_other and names[-1].name == name else 0
+
+    def succeeded_since(self, known: SucceededMachine) -> int:
+        """Return since when the successor of a machine has the machine's name, as `named_since`."""
+        names = self._registry.machine_names([known.machine])
+        return self.named_since(names.get(known.machine), known.successor)
 
     def hosts(self, spec: AllocationSpec) -> list[MachineSamples]:
         """Return the nodes that report a vGPU instance which may belong to the target virtual machine.
