@@ -102,7 +102,10 @@ def test_machine_without_gpu_is_not_listed() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "host_devices", "expected"),
-    [((A10, A10), (), 2), ((A10, "amd.com/MI300X"), (), 1), ((A10,), ("nvidia.com/GH100_NVSWITCH",), None)],
+    [
+        *(((A10, A10), (), 2), ((A10, "amd.com/MI300X"), (), 1)),
+        *(((A10,), ("nvidia.com/GH100_NVSWITCH",), 1), ((A10,), ("nvidia.com/GH100_H100_SXM5_80GB",), None)),
+    ],
 )
 def test_expected_gpus(gpus: tuple[str, ...], host_devices: tuple[str, ...], expected: int | None) -> None:
     one = node_vmi(vmi_object(gpus=gpus, host_devices=host_devices))
