@@ -73,7 +73,7 @@ Examples are the VBIOS version in a vGPU guest, and the module id of a product w
 
 MODULE_IDS = ("gpu_module_id", "gpu_platform_module_id")
 FIRST_MODULE = "1"
-
+"""Place of the first module on a baseboard, and what the driver returns for a card."""
 
 PROTECTED_TOTAL, PROTECTED_USED = "gpu_protected_memory_total_bytes", "gpu_protected_memory_used_bytes"
 UNPROTECTED_TOTAL = "gpu_unprotected_memory_total_bytes"

@@ -38,6 +38,7 @@ _STATE_OF_FAILURE = {
     EventKind.GPU_RESET_REQUIRED: RESET_REQUIRED,
     EventKind.GPU_FAILED: ERROR,
 }
+"""Kind of a failure to the state that it keeps until the device is proven to work."""
 
 _PROVING = CORE_READINGS - {"gpu_utilization_ratio", "gpu_memory_total_bytes"}
 """Core readings that prove that a GPU works. MIG mode hides the utilisation, and the total is a constant."""

@@ -24,7 +24,6 @@ ROLLUPS = (
     "gpu_temperature_celsius",
 )
 
-
 AMBIGUOUS = frozenset(one.metric for one in ALL_SMI.families.values() if one.zero is Reason.AMBIGUOUS_ZERO)
 """Metrics that can be absent because they are 0: a mean without these devices is too high."""
 

@@ -182,16 +182,16 @@ class ImportReceiver:
     def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
         """Load the newest stored rows and present holders of machines that are new since the start. Blocking.
 
-        What is known under a name is dropped when another machine has it: GPUs can be known by their place only. A
-        machine that had no record is the one that this writer reported.
+        What is known under a name is dropped when another machine has it: GPUs can be known by their place only. A name
+        that no machine had is that of the machine that this writer registered since.
         """
         now = self._clock.now_ns()
         records = {one: self._registry.bearer(writer.cluster, one, now) for one in machines}
         bearers = {one: None if record is None else record.id for one, record in records.items()}
-        for one, record in records.items():
-            had = writer.loaded.get(one)
-            is_new = had is None and record is not None and record.sender == writer.name
-            if one in writer.loaded and had != bearers[one] and not is_new:
+        for one, had in [(one, writer.loaded[one]) for one in machines if one in writer.loaded]:
+            record = records[one]
+            is_registered = had is None and record is not None and record.sender == writer.name
+            if bearers[one] != had and not is_registered:
                 writer.drop(one)
         ids = {id_: one for one, id_ in bearers.items() if id_ is not None and one not in writer.loaded}
         if ids:
