@@ -12,6 +12,7 @@ from tests.fakes.kube_api import write_kubeconfig
 
 PATH = "/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vsock"
 TOKEN = "vsock-token"
+PING = b"keep alive"
 
 
 class FakeVsockApi:
@@ -24,6 +25,8 @@ class FakeVsockApi:
         protocol: subprotocol that the server speaks.
         close_code: sent at once after the upgrade; 0 means none.
         requests: path and query of each request.
+        pongs: contents of the pongs of clients. A ping comes before everything that is sent back; KubeVirt's virt-api
+            sends none on this subresource.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,7 @@ class FakeVsockApi:
         self.token = TOKEN
         self.status, self.protocol, self.close_code = 0, "plain.kubevirt.io", 0
         self.requests: list[str] = []
+        self.pongs: list[bytes] = []
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -58,7 +62,7 @@ class FakeVsockApi:
         if self.status:
             body = {"kind": "Status", "code": self.status, "reason": "Fault", "message": "a fault of the test"}
             return web.json_response(body, status=self.status)
-        ws = web.WebSocketResponse(protocols=(self.protocol,), heartbeat=0.05)
+        ws = web.WebSocketResponse(protocols=(self.protocol,), autoping=False)
         await ws.prepare(request)
         if self.close_code:
             await ws.close(code=self.close_code, message=b"dial failed")
@@ -69,7 +73,10 @@ class FakeVsockApi:
     async def _relay(self, ws: web.WebSocketResponse, port: int) -> None:
         if self.guest is None:
             async for message in ws:
-                if message.type is WSMsgType.BINARY:
+                if message.type is WSMsgType.PONG:
+                    self.pongs.append(bytes(message.data))
+                elif message.type is WSMsgType.BINARY:
+                    await ws.ping(PING)
                     await ws.send_bytes(message.data)
             return
         stream = await self.guest(port).dial()

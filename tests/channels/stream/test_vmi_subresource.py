@@ -10,7 +10,7 @@ from gpufleet.channels.stream.vmi_subresource import SubresourceVsock, WebSocket
 from gpufleet.holders.kubernetes.connection import ApiAccess, ApiConnection
 from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.ports.vsock import VsockTarget
-from tests.fakes.vsock_api import FakeVsockApi
+from tests.fakes.vsock_api import PING, FakeVsockApi
 
 TARGET = VsockTarget(uid="u", namespace="ml", name="train-0", cid=42, pods=())
 
@@ -43,9 +43,10 @@ async def connected(api: FakeVsockApi, folder: Path) -> AsyncIterator[WebSocketS
 
 async def test_bytes_are_carried_both_ways(api: FakeVsockApi, tmp_path: Path) -> None:
     async with connected(api, tmp_path) as stream:
-        for data in (b"a", bytes(range(256)) * 1024):  # the server sends pings in between
+        for data in (b"a", bytes(range(256)) * 1024):  # the server sends a ping before each
             await stream.send(data)
             assert await stream.receive_exactly(len(data)) == data
+    assert api.pongs[0] == PING
     path = "/apis/subresources.kubevirt.io/v1/namespaces/ml/virtualmachineinstances/train-0/vsock"
     assert api.requests == [f"{path}?port=5555&tls=false"]
 
