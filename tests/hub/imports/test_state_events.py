@@ -20,6 +20,7 @@ from gpufleet.model.errors import SpoolError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.holdings import HoldingQuery
+from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -156,6 +157,12 @@ class Registry:
         id_, _, sender = known.partition(" ")
         return MachineRecord(id=id_, cluster=cluster, machine=machine, sender=sender, first_seen=SEEN, last_seen=SEEN)
 
+    def past_names(self, id: str, start: int, end: int) -> tuple[NameInterval, ...]:  # noqa: A002 - the port's name
+        """Return the names of a machine; `m-renamed` has had the name since `row`'s instant 10."""
+        since = AT + 10 * NANOS
+        names = [NameInterval("earlier", start, since)] if id == "m-renamed" else []
+        return (*names, NameInterval(NODE.name, since if names else start, end))
+
 
 class Store:
     """A store with rows of the machine `m-1`."""
@@ -221,6 +228,14 @@ def test_next_machine_of_a_name_has_no_failure_of_the_former(bearers: list[str])
     disk = Disk()
     receive(disk, Registry(*bearers), Store(), row("lost", 2), row("ok", 3))
     assert disk.kinds == ["gpu_lost"]
+
+
+def test_backlog_of_the_former_machine_of_a_name_is_no_failure_of_the_present_one() -> None:
+    disk = Disk()
+    receive(disk, Registry("m-renamed"), Store(), row("lost", 2 * NANOS), row("ok", 12 * NANOS))
+    assert disk.kinds == []
+    receive(disk, Registry("m-renamed"), Store(), row("lost", 11 * NANOS), row("ok", 12 * NANOS))
+    assert disk.kinds == ["gpu_lost", "gpu_recovered"]
 
 
 def test_stored_state_of_another_machine_is_not_of_the_present_one() -> None:

@@ -11,12 +11,28 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.hub.flush.normalise import filter_rows
+from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.wire.batch import DimBlock, MachinePart, SampleBlock, WireBatch
 
 _Block = TypeVar("_Block", SampleBlock, DimBlock)
 
 Span = tuple[int, int]
 """Start and end in nanoseconds since 1970, end excluded."""
+
+
+def times_of_name(names: Sequence[NameInterval], name: str) -> list[Span] | None:
+    """Return the times in which a machine had a host name; None if it has always had one name.
+
+    Args:
+        names: all its names over time, as of `ports.Registry.past_names`.
+        name: a host name.
+    """
+    return [(one.start, one.end) for one in names if one.name == name] if len(names) > 1 else None
+
+
+def is_within(at: int, spans: Sequence[Span] | None) -> bool:
+    """Return whether an instant is in any of the intervals; None has every instant."""
+    return spans is None or any(start <= at < end for start, end in spans)
 
 
 def without_other_names(batch: WireBatch, named: Mapping[int, Sequence[Span]]) -> tuple[WireBatch, int]:
@@ -31,8 +47,7 @@ def without_other_names(batch: WireBatch, named: Mapping[int, Sequence[Span]]) -
     removed = 0
 
     def was_named(machine: int, at: int) -> bool:
-        spans = named.get(machine)
-        return spans is None or any(start <= at < end for start, end in spans)
+        return is_within(at, named.get(machine))
 
     def of_block(block: _Block) -> _Block:
         nonlocal removed

@@ -19,7 +19,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.batch.size import cluster_part_cells
 from gpufleet.fleet.identity import has_name_only
-from gpufleet.hub.flush.names import Span, without_other_names
+from gpufleet.hub.flush.names import Span, times_of_name, without_other_names
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.screening import SuspectColumns, screen
@@ -271,8 +271,8 @@ class StoreWriter:
         found: dict[int, list[Span]] = {}
         for place, (machine, id_) in enumerate(zip(batch.machines, ids, strict=True)):
             names = self._registry.past_names(id_, 0, LATEST) if has_name_only(machine) else ()
-            if len(names) > 1:
-                found[place] = [(one.start, one.end) for one in names if one.name == machine.name]
+            if (times := times_of_name(names, machine.name)) is not None:
+                found[place] = times
         return found
 
     def _item(self, read: _DecodedRecord, ids: tuple[str, ...], suspects: Sequence[SuspectColumns] | None) -> FlushItem:

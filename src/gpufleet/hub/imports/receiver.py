@@ -11,10 +11,12 @@ from typing import TypeVar
 
 from gpufleet.codecs.batch import encode_with_columns
 from gpufleet.fleet.attribution.reported import current_holdings
+from gpufleet.hub.flush.names import times_of_name
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters, count_bounded
 from gpufleet.hub.receive.ingest import ForeignClusterError, Ingest
+from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
@@ -127,7 +129,7 @@ class ImportReceiver:
         self._writers.expire(writer.cluster)
         self._writers.check_subjects(writer, await self._in_thread(lambda: writer.rows.count_new(written.machines)))
         self._count(written)
-        await self._in_thread(lambda: self._load_stored(writer, written.machines))
+        written = await self._in_thread(lambda: self._of_bearers(writer, written))
         rows = await self._in_thread(
             lambda: {one: writer.rows.merge(one, parts) for one, parts in written.machines.items()}
         )
@@ -179,16 +181,37 @@ class ImportReceiver:
             )  # fmt: skip
         writer.excess = len(excess)
 
-    def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
+    def _of_bearers(self, writer: ImportWriter, written: ImportedRequest) -> ImportedRequest:
+        """Return a request without what was measured while another machine had the name. Blocking.
+
+        The batch would not be stored with it either, but states and holders would be those of the present bearer.
+        """
+        now = self._clock.now_ns()
+        bearers = {one: self._registry.bearer(writer.cluster, one, now) for one in written.machines}
+        self._load_stored(writer, bearers, now)
+        named = {
+            one: times
+            for one, record in bearers.items()
+            if record is not None
+            and (times := times_of_name(self._registry.past_names(record.id, 0, LATEST), one.name)) is not None
+        }
+        written, others = written.within(named)
+        self._counters.other_name_rows += others
+        return written
+
+    def _load_stored(self, writer: ImportWriter, records: Mapping[Machine, MachineRecord | None], now: int) -> None:
         """Load the newest stored rows and present holders of machines that are new since the start. Blocking.
 
         What is known under a name is dropped when another machine has it: GPUs can be known by their place only. A name
         that no machine had is that of the machine that this writer registered since.
+
+        Args:
+            writer: of the request.
+            records: machine of the request to the machine that has its name, None if there is none yet.
+            now: time by the hub's clock.
         """
-        now = self._clock.now_ns()
-        records = {one: self._registry.bearer(writer.cluster, one, now) for one in machines}
         bearers = {one: None if record is None else record.id for one, record in records.items()}
-        for one, had in [(one, writer.loaded[one]) for one in machines if one in writer.loaded]:
+        for one, had in [(one, writer.loaded[one]) for one in records if one in writer.loaded]:
             record = records[one]
             is_registered = had is None and record is not None and record.sender == writer.name
             if bearers[one] != had and not is_registered:

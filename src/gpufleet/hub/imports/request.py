@@ -1,9 +1,10 @@
 """Normalised content of a request from another system."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from gpufleet.hub.flush.names import Span, is_within
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import Machine
@@ -64,6 +65,29 @@ class ImportedRequest(msgspec.Struct, frozen=True, kw_only=True):
             holders={one: found for one, found in self.holders.items() if one not in machines},
             problems={**self.problems, problem: count},
         )
+
+    def within(self, named: Mapping[Machine, Sequence[Span]]) -> tuple["ImportedRequest", int]:
+        """Return the request without samples and holders from other times, and the number of those.
+
+        Args:
+            named: machine to the times in which it had its name; others are not changed.
+        """
+        machines = {
+            one: tuple([sample for sample in found if is_within(sample.measured_at, named.get(one))])
+            for one, found in self.machines.items()
+        }
+        holders = {
+            one: {place: held for place, held in found.items() if is_within(place[1], named.get(one))}
+            for one, found in self.holders.items()
+        }
+        found = msgspec.structs.replace(self, machines=machines, holders=holders)
+        return found, _used(self) - _used(found)
+
+
+def _used(request: ImportedRequest) -> int:
+    """Return the number of samples and holders of a request."""
+    holders = (len(held) for found in request.holders.values() for held in found.values())
+    return sum(map(len, request.machines.values())) + sum(holders)
 
 
 def is_valid_name(name: str) -> bool:
