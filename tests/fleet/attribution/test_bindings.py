@@ -13,11 +13,12 @@ from gpufleet.fleet.attribution.bindings import (
     binding_at,
     bound_intervals,
     bound_slots,
-    complete,
-    end_slot,
     first_occupant,
     is_pending,
     rebind,
+    vacant_addresses,
+    with_bound_gpus,
+    with_device,
 )
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
@@ -81,13 +82,24 @@ def test_uuid_is_bound_without_a_sample_and_an_unseen_address_is_not() -> None:
     assert bind(allocation().spec, MACHINE, []).devices is None
 
 
-def test_completing_adds_devices_and_changes_none() -> None:
+def test_gpu_at_a_vacant_address_is_bound_since_it_came() -> None:
     one = allocation(devices=(FIRST, SECOND), bindings=(Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",)}),))
-    assert is_pending(one)
-    new = Binding(machine="m-a", devices={FIRST: ("gpu/GPU-other",), SECOND: ("gpu/GPU-2",)})
-    (bound,) = complete(one, new)
-    assert bound.devices == {FIRST: ("gpu/GPU-1",), SECOND: ("gpu/GPU-2",)}
-    assert complete(one, Binding(machine="m-b", devices={})) == one.bindings
+    assert (is_pending(one), vacant_addresses(one)) == (True, (SECOND,))
+    before, after = with_device(one, SECOND, to_ns(at(10)), "gpu/GPU-2")
+    assert before == Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",)}, until=at(10))
+    devices: dict[str, tuple[str, ...]] = {FIRST: ("gpu/GPU-1",), SECOND: ("gpu/GPU-2",)}
+    assert after == Binding(machine="m-a", devices=devices, since=at(10))
+    later = msgspec.structs.replace(one, bindings=(before, after))
+    assert (is_pending(later), vacant_addresses(later)) == (False, ())
+
+
+def test_gpus_stay_bound_on_a_machine_that_proved_to_be_the_bound_one() -> None:
+    """A slot is bound as that machine shows it."""
+    bound = Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",), SECOND: (f"gpu/pci/{SECOND}",)})
+    found = Binding(machine="m-b", devices={FIRST: ("gpu/GPU-2",), SECOND: ("gpu/GPU-3",)})
+    devices: dict[str, tuple[str, ...]] = {FIRST: ("gpu/GPU-1",), SECOND: ("gpu/GPU-3",)}
+    assert with_bound_gpus(found, bound) == Binding(machine="m-b", devices=devices)
+    assert with_bound_gpus(Binding(machine="m-b"), Binding(machine="m-a")) == Binding(machine="m-b")
 
 
 @pytest.mark.parametrize(("key", "keys"), [("gpu/GPU-1", ("gpu/GPU-1",)), (None, ())])
@@ -95,12 +107,12 @@ def test_slot_is_bound_until_its_first_gpu_is_read(key: str | None, keys: tuple[
     slot = Binding(machine="m-a", devices={FIRST: (f"gpu/pci/{FIRST}",), "GPU-9": ("gpu/GPU-9",)})
     one = allocation(devices=(FIRST, "GPU-9"), bindings=(slot,))
     assert (bound_slots(one), is_pending(one)) == ((FIRST,), True)
-    before, after = end_slot(one, FIRST, to_ns(at(10)), key)
+    before, after = with_device(one, FIRST, to_ns(at(10)), key)
     assert before == msgspec.structs.replace(slot, until=at(10))
     assert after == Binding(machine="m-a", devices={FIRST: keys, "GPU-9": ("gpu/GPU-9",)}, since=at(10))
     later = msgspec.structs.replace(one, bindings=(before, after))
     assert (bound_slots(later), is_pending(later)) == ((), False)
-    assert end_slot(one, FIRST, START, key) == (msgspec.structs.replace(after, since=None),)
+    assert with_device(one, FIRST, START, key) == (msgspec.structs.replace(after, since=None),)
 
 
 def test_first_gpu_of_a_slot_is_the_first_with_a_uuid() -> None:

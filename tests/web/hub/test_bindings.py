@@ -572,6 +572,23 @@ async def test_allocation_follows_a_machine_whose_new_name_was_imported_first(fl
     assert await fleet.powers("a") == {700.0}
 
 
+async def test_gpus_stay_with_their_tenants_when_their_machine_is_known(fleet: Fleet) -> None:
+    """gpu-8, which only its exporter reports, proves to be gpu-7. Its GPUs had changed slots before."""
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    gpus = {0: first, 1: second}
+    await fleet.report(SEVEN, 700.0, 1, *(gpu(f"GPU-{number}", address) for number, address in gpus.items()))
+    for number, address in gpus.items():
+        await fleet.write_power("gpu-8", number, 10.0 + number, 12, pci_bus_id=f"0000{address}")
+    for name, address in ("acme", first), ("bravo", second):
+        assert (await fleet.put(name, name, "gpu-8", valid_from=fleet.time(10), devices=[address]))[0] == 201
+    for number, address in (0, second), (1, first):
+        await fleet.write_power("gpu-8", number, 20.0 + number, 15, pci_bus_id=f"0000{address}")
+    swapped = {gpu("GPU-0", second): 100.0, gpu("GPU-1", first): 101.0}
+    await fleet.site.post(fleet.body(msgspec.structs.replace(SEVEN, name="gpu-8"), 31, swapped, {}))
+    assert await fleet.powers("acme") == {10.0, 20.0, 100.0}
+    assert await fleet.powers("bravo") == {11.0, 21.0, 101.0}
+
+
 @pytest.mark.parametrize("end", [{}, {"valid_to": 25}])
 async def test_time_of_an_import_cannot_be_allocated_again(fleet: Fleet, end: dict[str, int]) -> None:
     """bravo has gpu-8, which only its exporter reports until it proves to be gpu-7. Time of acme there is over."""
@@ -680,6 +697,21 @@ async def test_listed_pci_address_means_the_gpu_that_was_there(fleet: Fleet) -> 
     assert await fleet.powers("b") == {200.0, 201.0}
     devices = (await fleet.site.request("/v1/allocations/a/metrics"))[1]["devices"]
     assert [device["uuid"] for device in devices] == ["GPU-x"]
+
+
+async def test_vacant_address_means_the_gpu_since_it_came_there(fleet: Fleet) -> None:
+    """The GPU was another tenant's in another slot. It is bound before the next allocation is stored."""
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", first), xid="of bravo")
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[second]))[0] == 201
+    ended = {"valid_from": fleet.time(0), "valid_to": fleet.time(10)}
+    assert (await fleet.put("b", "bravo", "gpu-7", devices=["GPU-x"], **ended))[0] == 201
+    await fleet.report(SEVEN, 200.0, 20, gpu("GPU-x", second))
+    assert (await fleet.put("c", "charlie", "gpu-7", devices=["GPU-x"], valid_from=fleet.time(20)))[0] == 409
+    assert (await fleet.powers("a"), await fleet.powers("b")) == ({200.0}, {100.0})
+    assert (await fleet.messages("a"), await fleet.messages("b")) == (set(), {"of bravo"})
+    *_, bound = (await fleet.site.request("/v1/allocations/a"))[1]["bindings"]
+    assert (bound["since"], bound["devices"]) == (fleet.time(20), {second: ["gpu/GPU-x"]})
 
 
 @pytest.mark.parametrize("was_read", [True, False])

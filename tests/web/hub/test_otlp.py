@@ -186,7 +186,8 @@ def power_body(power: float, uuid: str, at: int, **resource: str) -> bytes:
     point = added.scope_metrics.add().metrics.add(name="hw.power", unit="W").gauge.data_points.add(time_unix_nano=at)
     point.as_double = power
     point.attributes.extend(texts(hw__id=uuid, hw__type="gpu"))
-    return request.SerializeToString()
+    body: bytes = request.SerializeToString()
+    return body
 
 
 async def post_power(site: Site, power: float, uuid: str, at: int, **resource: str) -> None:

@@ -154,6 +154,10 @@ def _pci_key(address: str) -> str:
     return f"{_SLOT}{address}"
 
 
+def _is_slot(key: str) -> bool:
+    return key.startswith(_SLOT)
+
+
 class BoundInterval(msgspec.Struct, frozen=True):
     """Time in which an allocation has a machine.
 
@@ -255,7 +259,13 @@ def bound_slots(allocation: Allocation) -> tuple[str, ...]:
     if not allocation.bindings or allocation.bindings[-1].until is not None:
         return ()
     devices = allocation.bindings[-1].devices or {}
-    return tuple(name for name, keys in devices.items() if any(key.startswith(_SLOT) for key in keys))
+    return tuple(name for name, keys in devices.items() if any(map(_is_slot, keys)))
+
+
+def vacant_addresses(allocation: Allocation) -> tuple[str, ...]:
+    """Return the listed PCI addresses at which nothing was seen when the allocation was bound."""
+    bound = allocation.bindings[-1].devices
+    return () if bound is None else tuple(name for name in allocation.spec.devices or () if name not in bound)
 
 
 def binding_start(allocation: Allocation) -> int:
@@ -271,21 +281,22 @@ def first_occupant(slots: Iterable[StoredSlot], since: int) -> tuple[int, str] |
         slots: the views ever reported in the slot.
         since: start of the binding, nanoseconds since 1970. A GPU that was there before has left.
     """
-    gpus = [one for one in slots if one.view.startswith(f"{ViewKind.GPU}/") and not one.view.startswith(_SLOT)]
+    gpus = [one for one in slots if one.view.startswith(f"{ViewKind.GPU}/") and not _is_slot(one.view)]
     return min(((at, one.view) for one in gpus for at in one.begun if at >= since), default=None)
 
 
-def end_slot(allocation: Allocation, name: str, at: int, key: str | None) -> tuple[Binding, ...]:
-    """Return the bindings of an allocation after the first GPU was read by UUID in a slot that it lists.
+def with_device(allocation: Allocation, name: str, at: int, key: str | None) -> tuple[Binding, ...]:
+    """Return the bindings of an allocation after a GPU came to a listed PCI address.
 
-    Until then the allocation has the slot, and from then on this GPU. A later GPU in the slot may be another tenant's,
-    and so may what is reported of the slot.
+    The allocation has the GPU from then on: it can have been another tenant's where it was before. Until then it has
+    the slot, or nothing if nothing was seen there. A later GPU in the slot can be another tenant's, and so can what is
+    reported of the slot.
 
     Args:
-        allocation: bound to the slot now.
+        allocation: bound to the slot at the address, or to nothing there.
         name: the listed address.
-        at: when the GPU was first read there, nanoseconds since 1970.
-        key: view of the GPU; None if another tenant has it.
+        at: when the GPU came, nanoseconds since 1970.
+        key: its view; None if another tenant has it.
     """
     current = allocation.bindings[-1]
     devices = {**(current.devices or {}), name: () if key is None else (key,)}
@@ -299,26 +310,27 @@ def end_slot(allocation: Allocation, name: str, at: int, key: str | None) -> tup
     )
 
 
-def complete(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Binding, ...]:
-    """Return the bindings of a pending allocation with its machine, or with devices that were not known before.
-
-    Devices that are bound already keep their binding, slots included (`end_slot`).
+def with_machine(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Binding, ...]:
+    """Return the bindings of an allocation without a machine with its machine.
 
     Args:
-        allocation: a pending one.
+        allocation: bound to no machine now.
         new: the machine and devices that it names now.
-        since: when another tenant's time on that machine ended, nanoseconds since 1970; 0 if there was none.
+        since: from when on it has the machine, nanoseconds since 1970; 0 for its whole time that is not bound.
     """
-    bindings = allocation.bindings
-    if not bindings or bindings[-1].until is not None:
-        begins = [bindings[-1].until if bindings else None, to_datetime(since) if since else None]
-        begin = max([at for at in begins if at is not None], default=None)
-        return (*bindings, msgspec.structs.replace(new, since=begin))
-    current = bindings[-1]
-    if current.machine != new.machine:
-        return bindings
-    devices = {**(new.devices or {}), **(current.devices or {})}
-    return with_parents((*bindings[:-1], msgspec.structs.replace(current, devices=devices)), new)
+    before = allocation.bindings
+    begins = [before[-1].until if before else None, to_datetime(since) if since else None]
+    return (*before, msgspec.structs.replace(new, since=max([at for at in begins if at is not None], default=None)))
+
+
+def with_bound_gpus(new: Binding, bound: Binding) -> Binding:
+    """Return the binding to a machine that proved to be the bound one: its GPUs stay those that were bound.
+
+    A bound slot does not count: a driver of that machine can have read the GPU there before.
+    """
+    known = {name: keys for name, keys in (bound.devices or {}).items() if not any(map(_is_slot, keys))}
+    devices = None if new.devices is None else {**new.devices, **known}
+    return msgspec.structs.replace(new, devices=devices, parents={**new.parents, **bound.parents})
 
 
 def without_machine(allocation: Allocation, last_seen: int, *, was_reported: bool) -> tuple[Binding, ...]:

@@ -354,14 +354,14 @@ class AllocationQueries:
             found = self._lookup.bind(msgspec.structs.replace(one.spec, target=target))
             if found is None:
                 continue
+            found = bindings.with_bound_gpus(found, one.bindings[-1])
             before = bindings.without_machine(one, known.last_seen, was_reported=known.was_reported)
             ended = msgspec.structs.replace(one, bindings=before)
-            complete = msgspec.structs.replace(one, bindings=bindings.complete(ended, found))
-            since = self._claims.free_since(complete, self._clock.now_ns())
+            since = self._free_since(one, bindings.with_machine(ended, found))
             if since is not None:
                 if not before or before[-1].machine != known.machine:  # else it was measured under the name until then
                     since = max(since, self._lookup.succeeded_since(known))
-                self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(ended, found, since)))
+                self._bind(one, bindings.with_machine(ended, found, since))
 
     def _bind_named(self, spec: AllocationSpec) -> None:
         """Bind allocations that wait for the machine of a spec, or for a device of it: they named it first."""
@@ -371,31 +371,42 @@ class AllocationQueries:
         self._bind_pending(waiting, devices=True)
 
     def _bind_pending(self, pending: Iterable[Allocation], *, devices: bool) -> None:
-        """Bind what can be bound; an allocation stays pending while another tenant has its machine or device.
-
-        If another tenant had the machine until a time in the past, the allocation has it since then. It has no time in
-        which the machine had another name.
-        """
+        """Bind what can be bound; an allocation stays pending while another tenant has its machine or device."""
         for one in pending:
             for name in bindings.bound_slots(one):
                 one = self._end_slot(one, name)
             if not devices and not bindings.lacks_machine(one):
                 continue
             found = self._lookup.bind(one.spec)
-            if found is None:
-                continue
-            with_parents = bindings.with_parents(one.bindings, found)
-            if with_parents != one.bindings:  # also if that shows a conflict: it then has no data
-                one = self._registry.bind_allocation(one.id, with_parents)
-                self._claims.update(one)
-            complete = msgspec.structs.replace(one, bindings=bindings.complete(one, found))
-            since = self._claims.free_since(self._under_every_id(complete), self._clock.now_ns())
-            if complete.bindings == one.bindings or since is None or (since and not bindings.lacks_machine(one)):
-                continue
-            if bindings.lacks_machine(one):
-                since = max(since, self._lookup.named_since(one.spec.target.machine, found.machine))
-            # At once, so that the next one does not take the same machine.
-            self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(one, found, since)))
+            if found is not None and bindings.lacks_machine(one):
+                self._bind_machine(one, found)
+            elif found is not None and found.machine == one.bindings[-1].machine:
+                self._bind_devices(one, found)
+
+    def _bind_machine(self, allocation: Allocation, found: Binding) -> None:
+        """Bind an allocation to its machine, unless another tenant has it.
+
+        If another tenant had the machine until a time in the past, the allocation has it since then. It has no time in
+        which the machine had another name.
+        """
+        since = self._free_since(allocation, bindings.with_machine(allocation, found))
+        if since is not None:
+            since = max(since, self._lookup.named_since(allocation.spec.target.machine, found.machine))
+            self._bind(allocation, bindings.with_machine(allocation, found, since))
+
+    def _bind_devices(self, allocation: Allocation, found: Binding) -> None:
+        """Bind the GPUs of listed MIG devices, and what came to listed addresses at which nothing was seen."""
+        with_parents = bindings.with_parents(allocation.bindings, found)
+        if with_parents != allocation.bindings:  # also if that shows a conflict: it then has no data
+            allocation = self._bind(allocation, with_parents)
+        cluster = allocation.spec.target.cluster
+        for name in bindings.vacant_addresses(allocation):
+            for key in (found.devices or {}).get(name, ()):
+                slots = self._store.slots(cluster, [found.machine], view=key, address=name)
+                came_at = max((slot.newest for slot in slots), default=0)
+                bound = bindings.with_device(allocation, name, came_at, key)
+                if self._free_since(allocation, bound) == 0:
+                    allocation = self._bind(allocation, bound)
 
     def _end_slot(self, allocation: Allocation, name: str) -> Allocation:
         """Bind a listed PCI address to the first GPU that was read in its slot, unless another tenant has the GPU."""
@@ -405,9 +416,18 @@ class AllocationQueries:
         if occupant is None:
             return allocation
         at, key = occupant
-        bound = bindings.end_slot(allocation, name, at, key)
-        if self._claims.free_since(msgspec.structs.replace(allocation, bindings=bound), self._clock.now_ns()) != 0:
-            bound = bindings.end_slot(allocation, name, at, None)
+        bound = bindings.with_device(allocation, name, at, key)
+        if self._free_since(allocation, bound) != 0:
+            bound = bindings.with_device(allocation, name, at, None)
+        return self._bind(allocation, bound)
+
+    def _free_since(self, allocation: Allocation, bound: tuple[Binding, ...]) -> int | None:
+        """Return since when an allocation can have bindings; see `Claims.free_since`."""
+        complete = self._under_every_id(msgspec.structs.replace(allocation, bindings=bound))
+        return self._claims.free_since(complete, self._clock.now_ns())
+
+    def _bind(self, allocation: Allocation, bound: tuple[Binding, ...]) -> Allocation:
+        """Store bindings. The claims have them at once, so that the next allocation does not take the same machine."""
         allocation = self._registry.bind_allocation(allocation.id, bound)
         self._claims.update(allocation)
         return allocation

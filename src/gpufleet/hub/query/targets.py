@@ -324,7 +324,7 @@ class MachineLookup:
         """
         is_pending = bindings.lacks_machine(allocation) and not bindings.has_ended(allocation, self._clock.now_ns())
         if is_pending and (found := self.bind(allocation.spec)) is not None:
-            complete = bindings.complete(allocation, found)
+            complete = bindings.with_machine(allocation, found)
             allocation = msgspec.structs.replace(allocation, bindings=complete)
             since = 0 if complete[-1].since is None else to_ns(complete[-1].since)
             if since < end:
