@@ -123,6 +123,30 @@ def test_loss_read_before_an_absent_state_is_no_state() -> None:
     assert judged(gpu(gpu_state=stopped, gpu_serial=absent(Reason.GPU_LOST, age=20)))["gpu_state"].value == "lost"
 
 
+@pytest.mark.parametrize(("age", "state"), [(50, None), (20, "lost")])
+def test_loss_read_before_the_last_pass_of_any_reader_is_no_state(age: float, state: str | None) -> None:
+    """The first reader stopped before the loss. The second one read the GPU as lost, then as ok, and stopped."""
+    passes = {"nvml": 90, "dcgm": 30}
+    sources = [
+        Source(
+            reader=reader,
+            lane="fast",
+            provenance=Provenance.HOST_LOCAL_PROBE,
+            measured_at=AT - dt.timedelta(seconds=seconds),
+        )
+        for reader, seconds in passes.items()
+    ]
+    lost = absent(Reason.GPU_LOST, "dcgm", age)
+    mig = msgspec.structs.replace(
+        gpu(gpu_serial=absent(Reason.GPU_LOST, "dcgm", 50)),
+        key="mig/MIG-1",
+        kind=ViewKind.MIG,
+        parent="gpu/GPU-1",
+    )
+    found = judged(gpu(*sources, gpu_state=absent(Reason.STALE, age=90), gpu_row_remap_pending=lost), mig)
+    assert found["gpu_state"].value == state
+
+
 def test_imported_loss_is_no_proof_beside_an_own_state() -> None:
     source = Source(reader="exporter/a", lane="fast", provenance=Provenance.IMPORTED, measured_at=AT)
     readings = {**OK, "gpu_sm_clock_hertz": absent(Reason.GPU_LOST, "exporter/a")}

@@ -24,7 +24,7 @@ from gpufleet.model.device_state import (
     state_with_instances,
 )
 from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
-from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
+from gpufleet.model.snapshot import Device, ReaderReport, Snapshot, Source
 from gpufleet.model.status import LANE_SECONDS
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import Scope, Side, ViewKind
@@ -108,7 +108,12 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
     stated = device.readings.get(STATE)
     found = [_ProvenState(stated.value, stated)] if stated is not None and isinstance(stated.value, str) else []
     has_state = bool(found)
-    found += _evidence(_without_old_failures(device, stated), [_without_old_failures(one, stated) for one in instances])
+    if stated is not None:
+        read_at = _state_read_at(device, stated)
+        judged, *parts = [_without_old_failures(one, stated.reader, read_at) for one in (device, *instances)]
+        found += _evidence(judged, parts)
+    else:
+        found += _evidence(device, instances)
     imported = {one.reader for one in device.sources if one.provenance is Provenance.IMPORTED}
     reports = [
         StateReport(
@@ -127,22 +132,33 @@ def _with_state(device: Device, instances: Sequence[Device], intervals: Mapping[
     return msgspec.structs.replace(device, readings={**device.readings, STATE: proven})
 
 
-def _without_old_failures(device: Device, stated: Reading | None) -> Device:
-    """Return a device without failures that were read before the newest reading of its state.
+def _state_read_at(device: Device, stated: Reading) -> int:
+    """Return when the state of a GPU was last read, nanoseconds since 1970.
+
+    If it is absent, this is the newest pass of any reader of its own: the absence has the time of the first one.
+    """
+    lane = CATALOGUE[STATE].lane
+    own = [one for one in device.sources if one.lane == lane and one.provenance is not Provenance.IMPORTED]
+    return max([_measured_at(one) for one in (stated, *(own if stated.value is None else ()))])
+
+
+def _without_old_failures(device: Device, reader: str, read_at: int) -> Device:
+    """Return a device without failures that were read before the state of its GPU was last read.
 
     They prove nothing, also if that state is absent: slow passes can have read a GPU that has recovered since. Failures
     of another reader's fast lane are kept: see `deciding_state`.
-    """
-    if stated is None:
-        return device
 
-    def is_old(metric: str, reading: Reading | DimReading) -> bool:
+    Args:
+        device: GPU or instance.
+        reader: of the state.
+        read_at: result of `_state_read_at` for the GPU.
+    """
+
+    def is_old(metric: str, found: Reading | DimReading) -> bool:
         known = CATALOGUE.get(metric)
         is_fast = known is None or known.lane is CATALOGUE[STATE].lane
-        is_before = 0 < _measured_at(reading) < _measured_at(stated) and (
-            reading.reader == stated.reader or not is_fast
-        )
-        return is_before and reading.absent is not None and is_failure(reading.absent)
+        is_before = 0 < _measured_at(found) < read_at and (found.reader == reader or not is_fast)
+        return is_before and found.absent is not None and is_failure(found.absent)
 
     return msgspec.structs.replace(
         device,
@@ -192,6 +208,6 @@ def _value(reading: Reading | DimReading) -> Value | Absent:
     return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
 
 
-def _measured_at(reading: Reading | DimReading) -> int:
-    at = reading.measured_at
+def _measured_at(found: Reading | DimReading | Source) -> int:
+    at = found.measured_at
     return 0 if at is None or at.tzinfo is None else to_ns(at)
