@@ -330,6 +330,17 @@ def ambiguous_case() -> RuleCase:
         for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes"):
             absent = {**device, "metric": metric, "reason": "ambiguous_zero"}
             series |= {labelled("gpufleet_reading_absent", absent): f"1{VALUES}"}
+    vgpus = [
+        {"node": "n1", "uuid": f"vgpu-{number}", "kind": "vgpu", "side": "vgpu_host", "vm_id": vm}
+        for number, vm in enumerate(("vm-a", "vm-a", "vm-b"))
+    ]
+    for vgpu, number in ((vgpus[0], 40), (vgpus[2], 30)):
+        series |= {labelled(used, vgpu): f"{number}{VALUES}"}
+    for vgpu in (vgpus[1], {**vgpus[2], "reader": "exporter"}):
+        absent = {**vgpu, "metric": "gpu_memory_used_bytes", "reason": "ambiguous_zero"}
+        series |= {labelled("gpufleet_reading_absent", absent): f"1{VALUES}"}
+    series |= {labelled(total, vgpu): f"100{VALUES}" for vgpu in vgpus}
+    instance = {label: text for label, text in vgpus[1].items() if label != "vm_id"}
     means = {"util": "gpufleet_gpu_utilization_ratio:avg", "memory": "gpufleet_gpu_memory_used:ratio"}
     none = [
         named(f"{level}:{mean}", {}) for level in ("cluster", "namespace", "owner", "vmi") for mean in means.values()
@@ -345,12 +356,14 @@ def ambiguous_case() -> RuleCase:
             named("pod:gpufleet_gpu_utilization_ratio:avg", web),
             named("job:gpufleet_gpu_utilization_ratio:avg", {labelled("", JOB): 0.5}),
             named("cluster:gpufleet_gpu_memory_used_bytes:sum", {"{}": 80}),
+            named("vm:gpufleet_vgpu_memory_used_bytes:sum", {'{vm_id="vm-a"}': 40, '{vm_id="vm-b"}': 30}),
+            named("vm:gpufleet_vgpu_memory_free_bytes:sum", {'{vm_id="vm-b"}': 70}),
             *(
                 named(
                     f"gpu:gpufleet_{metric}:ambiguous_zero",
-                    {labelled("", gpu(1)): 1, labelled("", {**inside, **VM}): 1},
+                    dict.fromkeys((labelled("", one) for one in (gpu(1), {**inside, **VM}, *instances)), 1),
                 )
-                for metric in ("gpu_utilization_ratio", "gpu_memory_used_bytes")
+                for metric, instances in (("gpu_utilization_ratio", ()), ("gpu_memory_used_bytes", (instance,)))
             ),
         ],
     )

@@ -91,12 +91,15 @@ def _device_rule(series: AgentSeries, one: Rollup) -> RecordingRule:
 
 
 def _ambiguity_rule(series: AgentSeries, metric: str) -> RecordingRule:
-    matchers = f'metric="{metric}",reason="{Reason.AMBIGUOUS_ZERO}"'
     return RecordingRule(
         record=ambiguous_series(metric),
-        expr=f"({series.per_device(ABSENT, matchers)})\nunless\n{device_series(metric)}",
+        expr=f"({series.per_device(ABSENT, _ambiguous_zero(metric))})\nunless\n{device_series(metric)}",
         help=f"Devices without `{metric}`, whose source reports 0, as it does if it cannot read the value; always 1",
     )
+
+
+def _ambiguous_zero(metric: str) -> str:
+    return f'metric="{metric}",reason="{Reason.AMBIGUOUS_ZERO}"'
 
 
 def _inventory_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
@@ -250,14 +253,16 @@ def _xid_rule(series: AgentSeries) -> RecordingRule:
 def _vgpu_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     """Return the rules about vGPU instances as their host sees them, by the virtual machine's id."""
 
-    def instances(metric: str) -> str:
-        each = ("cluster", "node", "vm_id", "uuid", "device_instance")
-        return max_by(each, f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""}}', series.scraped("node"))
+    each = ("cluster", "node", "vm_id", "uuid", "device_instance")
+
+    def instances(metric: str, matchers: str = "") -> str:
+        return max_by(each, f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""{matchers}}}', series.scraped("node"))
 
     def by_vm(once: str) -> str:
         return f"max by (cluster, vm_id) (\n  sum by (cluster, node, vm_id) ({once})\n)"
 
     used, total = instances(USED), instances(TOTAL)
+    absent = instances(ABSENT.removeprefix(PREFIX), f",{_ambiguous_zero(USED)}")
     return (
         RecordingRule(
             record="vm:gpufleet_vgpu_utilization_ratio:sum",
@@ -271,7 +276,8 @@ def _vgpu_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
         ),
         RecordingRule(
             record="vm:gpufleet_vgpu_memory_free_bytes:sum",
-            expr=f"{by_vm(of_both(total, used))}\n- {by_vm(of_both(used, total))}",
+            expr=f"{by_vm(of_both(total, used))}\n- {by_vm(of_both(used, total))}\n"
+            f"unless on (cluster, vm_id) (\n  {absent}\n  unless on ({join_names(*each)}) {used}\n)",
             help="Framebuffer headroom of a virtual machine's vGPUs",
         ),
         RecordingRule(
