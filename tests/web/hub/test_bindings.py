@@ -642,6 +642,26 @@ async def test_usage_of_a_renamed_machine_has_time_of_its_import(tmp_path: Path)
         assert (found["gpus"], found["held_gpu_hours"]) == (1, pytest.approx(1.0, abs=0.1))
 
 
+async def test_usage_does_not_change_when_a_machine_proves_to_be_another_one(tmp_path: Path) -> None:
+    """GPU-0 left gpu-8, which only its exporter reported then, for charlie's gpu-9. gpu-8 proves to be gpu-7."""
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site, 10 * MINUTE)
+        first, second, moved = gpu("GPU-0"), gpu("GPU-1", "0000:02:00.0"), gpu("GPU-0", "0000:0a:00.0")
+        await fleet.report(SEVEN, 700.0, -10, first, second)
+        await fleet.report(NINE, 900.0, -10, gpu("GPU-9"))
+        for at in range(0, 24, 2):
+            if at < 10:
+                await fleet.write_power("gpu-8", 0, 10.0, at, pci_bus_id="00000000:01:00.0")
+            await fleet.write_power("gpu-8", 1, 20.0, at, pci_bus_id="00000000:02:00.0")
+            await fleet.report(NINE, 900.0, at, gpu("GPU-9"), *([moved] if at >= 10 else []))
+        assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(0), valid_to=fleet.time(24)))[0] == 201
+        assert (await fleet.put("c", "charlie", "gpu-9", valid_from=fleet.time(0), valid_to=fleet.time(24)))[0] == 201
+        before = await fleet.usage("b"), await fleet.usage("c")
+        assert before[0]["held_gpu_hours"] == pytest.approx((24 + 10) / 6)
+        await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 100.0, 30, second)
+        assert (await fleet.usage("b"), await fleet.usage("c")) == before
+
+
 @pytest.mark.parametrize("is_free", [True, False])
 async def test_allocation_follows_a_machine_that_kubernetes_listed_first(fleet: Fleet, is_free: bool) -> None:
     """Kubernetes lists the new name of gpu-7 before its agent reports. Nothing is measured until then."""

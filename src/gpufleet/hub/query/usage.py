@@ -45,6 +45,7 @@ from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.hub.query.usage_inputs import (
+    MachineIds,
     PastReports,
     check_interval,
     complete_ratios,
@@ -286,21 +287,28 @@ class UsageCalculator:
         """Return the bounded stays of the GPUs of machines, given their newest samples.
 
         A GPU also leaves for a machine without an allocation. So the past does not depend on which allocations are
-        in the query. A machine that proved to be another one had the same GPUs: none of them left or came.
+        in the query. Ids that proved to be those of one machine have the same stays.
         """
+        ids = MachineIds(self._registry.succeeded_machines())
         own = last_reported(stored)
-        succeeded = {one.machine for one in self._registry.succeeded_machines()}
         shared = self._store.shared_gpus(cluster) if own else {}
-        others = {id_ for _, view in own for id_ in shared.get(view, ())} - set(stored)
+        known = {*stored, *(id_ for _, view in own for id_ in shared.get(view, ()))}
+        others = {same for id_ in known for same in ids.of(id_)} - set(stored)
         every = {**stored, **self._store.latest_of(cluster, sorted(others))} if others else stored
+        joined = ids.joined(every)
+        unread = unread_slots(joined)
         stays: dict[Place, tuple[Interval, ...]] = {}
-        unread = unread_slots(every)
         for side in (Side.HOST, Side.GUEST):
-            reported = {place: at for place, at in last_reported(every, side).items() if place[0] not in succeeded}
-            changed = {*possibly_moved(reported), *possibly_replaced(every, reported), *possibly_added(reported)}
-            slots = self._store.slots(cluster, sorted(changed)) if changed else ()
-            reports = PastReports(self._store, cluster, side)
-            stays |= bounded_stays(slots, reported, reports.any_within, unread)
+            reported = last_reported(joined, side)
+            changed = {*possibly_moved(reported), *possibly_replaced(joined, reported), *possibly_added(reported)}
+            read = sorted(same for id_ in changed for same in ids.of(id_))
+            slots = [
+                msgspec.structs.replace(one, machine=ids.main(one.machine))
+                for one in (self._store.slots(cluster, read) if read else ())
+            ]
+            reports = PastReports(self._store, cluster, side, ids)
+            found = bounded_stays(slots, reported, reports.any_within, unread)
+            stays |= {(same, view): one for (id_, view), one in found.items() for same in ids.of(id_)}
         return complete_stays(self._store, cluster, every, stays)
 
     def _held(

@@ -28,6 +28,7 @@ from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance, Value
+from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
@@ -50,13 +51,40 @@ _SOURCES = {
 }
 
 
-class PastReports:
-    """Looks up the reports of a GPU by a machine of a cluster, on one side, in an interval."""
+class MachineIds:
+    """Ids of machines; several can have proved to be of one machine. Its main id is that of its own reports. Pure."""
 
-    def __init__(self, store: HistoryStore, cluster: str, side: Side) -> None:
+    def __init__(self, succeeded: Iterable[SucceededMachine] = ()) -> None:
+        self._main = {one.machine: one.successor for one in succeeded}
+        self._others: dict[str, list[str]] = defaultdict(list)
+        for id_, main in self._main.items():
+            self._others[main].append(id_)
+
+    def main(self, id: str) -> str:  # noqa: A002 - the term of the domain
+        """Return the main id of a machine."""
+        return self._main.get(id, id)
+
+    def of(self, id: str) -> tuple[str, ...]:  # noqa: A002 - as above
+        """Return all ids of a machine, the main one first."""
+        main = self.main(id)
+        return main, *self._others.get(main, ())
+
+    def joined(self, stored: Mapping[str, Sequence[StoredSample]]) -> dict[str, tuple[StoredSample, ...]]:
+        """Return samples of machines by main id."""
+        found: dict[str, tuple[StoredSample, ...]] = {}
+        for id_, samples in stored.items():
+            found[self.main(id_)] = (*found.get(self.main(id_), ()), *samples)
+        return found
+
+
+class PastReports:
+    """Looks up the reports of a GPU by a machine of a cluster, under any of its ids, on one side, in an interval."""
+
+    def __init__(self, store: HistoryStore, cluster: str, side: Side, ids: MachineIds | None = None) -> None:
         self._store = store
         self._cluster = cluster
         self._sources = _SOURCES[side]
+        self._ids = ids or MachineIds()
 
     def any_within(self, place: Place, start: int, end: int) -> bool:
         """Return whether there is a report in the whole hours of an interval; nanoseconds since 1970.
@@ -100,9 +128,10 @@ class PastReports:
 
     def _series(self, place: Place, start: int, end: int, step: int) -> Iterator[StoredSeries]:
         """Yield the series of a GPU, of each source."""
-        machine, view = place
-        for source in self._sources:
-            yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
+        main, view = place
+        for machine in self._ids.of(main):
+            for source in self._sources:
+                yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
 
 
 def complete_stays(
