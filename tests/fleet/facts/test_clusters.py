@@ -4,6 +4,7 @@ from gpufleet.fleet.facts.clusters import (
     BusyShares,
     ClusterReading,
     NearestReport,
+    UtilizationCounts,
     cluster_table,
     count_late_clusters,
     utilization_counts,
@@ -39,8 +40,13 @@ def test_cluster_without_reports_has_no_time() -> None:
     assert table.retired.tolist() == [False, True]
 
 
-def test_counts_include_gpus_with_a_utilisation() -> None:
-    machines = FactTable(RuleScope.MACHINE, ("a/1", "b/1", "?"), parents={RuleScope.CLUSTER: [0, 1, NO_ROW]})
+def test_gpus_are_counted_by_utilisation() -> None:
+    machines = FactTable(
+        RuleScope.MACHINE,
+        ("a/1", "b/1", "?"),
+        {"reporting_gpus": [5, None, 1]},
+        parents={RuleScope.CLUSTER: [0, 1, NO_ROW]},
+    )
     devices = FactTable(
         RuleScope.DEVICE,
         [f"gpu-{number}" for number in range(7)],
@@ -48,26 +54,29 @@ def test_counts_include_gpus_with_a_utilisation() -> None:
         parents={RuleScope.MACHINE: [0, 0, 0, 1, 2, NO_ROW, 0]},
         retired=[False] * 6 + [True],
     )
-    totals, zero = utilization_counts(devices, machines, 2)
-    assert totals.tolist() == [3, 0]
-    assert zero.tolist() == [2, 0]
+    assert [one.tolist() for one in utilization_counts(devices, machines, 2)] == [[5, 0], [3, 0], [2, 0]]
+
+
+def busy_shares(*minutes: tuple[float, int, int, int]) -> list[float | None]:
+    """Return the share of a cluster at each second with numbers of reporting GPUs, known ones and those in use."""
+    shares = BusyShares()
+    return [
+        shares.before(second, ["a"], UtilizationCounts(*map(np.array, ([reporting], [known], [known - busy])))).get("a")
+        for second, reporting, known, busy in minutes
+    ]
 
 
 def test_busy_share_is_the_largest_of_the_hour_before() -> None:
-    shares = BusyShares()
-    found = [
-        shares.before(second, ["a"], np.array([total]), np.array([busy])).get("a")
-        for second, total, busy in (
-            *((0, 10, 4), (60, 10, 9), (120, 10, 1), (3660, 0, 0), (3721, 10, 0), (7400, 10, 3), (7460, 10, 0)),
-        )
-    ]
+    counts = ((0, 10, 4), (60, 10, 9), (120, 10, 1), (3660, 0, 0), (3721, 10, 0), (7400, 10, 3), (7460, 10, 0))
+    found = busy_shares(*((second, known, known, busy) for second, known, busy in counts))
     assert found == [None, 0.4, 0.9, None, None, None, 0.3]
 
 
 def test_busy_gpus_that_stopped_reporting_do_not_count() -> None:
-    shares = BusyShares()
-    found = [
-        shares.before(second, ["a"], np.array([total]), np.array([busy])).get("a")
-        for second, total, busy in ((0, 16, 8), (60, 8, 0), (120, 12, 0), (180, 16, 0))
-    ]
+    found = busy_shares((0, 16, 16, 8), (60, 8, 8, 0), (120, 12, 12, 0), (180, 16, 16, 0))
     assert found == [None, 0, 4 / 12, 8 / 16]
+
+
+def test_gpus_without_a_utilisation_were_not_in_use() -> None:
+    """A job ends on two GPUs. The utilisation of the others is absent, as in MIG mode."""
+    assert busy_shares((0, 20, 2, 2), (60, 20, 2, 0)) == [None, 0.1]

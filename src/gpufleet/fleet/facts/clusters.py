@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -91,8 +92,16 @@ def count_late_clusters(readings: Sequence[ClusterReading]) -> dict[str, float]:
     return {"clusters": len(expected), "jointly_late_clusters": max(sizes, default=0)}
 
 
-def utilization_counts(devices: FactTable, machines: FactTable, clusters: int) -> tuple[Column, Column]:
-    """Return for each cluster the number of GPUs with a utilisation, and of those the number with a utilisation of 0.
+class UtilizationCounts(NamedTuple):
+    """Numbers of GPUs by cluster: reporting ones, those with a utilisation, and those with a utilisation of 0."""
+
+    reporting: Column
+    known: Column
+    zero: Column
+
+
+def utilization_counts(devices: FactTable, machines: FactTable, clusters: int) -> UtilizationCounts:
+    """Return the numbers of GPUs of each cluster.
 
     Args:
         devices: facts about the GPUs, with rows of `machines`.
@@ -100,13 +109,19 @@ def utilization_counts(devices: FactTable, machines: FactTable, clusters: int) -
         clusters: number of clusters.
     """
     utilization = devices.column("utilization_ratio")
-    of_device = devices.parent_rows(RuleScope.MACHINE)
+    of_device, of_machine = devices.parent_rows(RuleScope.MACHINE), machines.parent_rows(RuleScope.CLUSTER)
     known = ~np.isnan(utilization) & ~devices.retired & (of_device != NO_ROW)
-    rows = machines.parent_rows(RuleScope.CLUSTER)[of_device[known]]
+    rows = of_machine[of_device[known]]
     is_zero = utilization[known] == 0
-    placed = rows != NO_ROW
-    total = np.bincount(rows[placed], minlength=clusters)
-    return total, np.bincount(rows[placed & is_zero], minlength=clusters)
+    placed, has_cluster = rows != NO_ROW, of_machine != NO_ROW
+    weights = np.nan_to_num(machines.column("reporting_gpus")[has_cluster])
+    with_value = np.bincount(rows[placed], minlength=clusters)
+    reporting = np.bincount(of_machine[has_cluster], weights=weights, minlength=clusters)
+    return UtilizationCounts(
+        np.maximum(reporting, with_value),  # a lost GPU does not report, but another reader can have its utilisation
+        with_value,
+        np.bincount(rows[placed & is_zero], minlength=clusters),
+    )
 
 
 class BusyShares:
@@ -115,27 +130,27 @@ class BusyShares:
     def __init__(self) -> None:
         self._past: dict[str, deque[tuple[float, int, int]]] = {}
 
-    def before(self, second: float, clusters: Sequence[str], totals: Column, busy: Column) -> dict[str, float]:
-        """Take the present numbers; return the share of the present GPUs that was in use at one time before, at least.
+    def before(self, second: float, clusters: Sequence[str], counts: UtilizationCounts) -> dict[str, float]:
+        """Take the present numbers; return the least share of reporting GPUs that was in use at one time before.
 
         GPUs that had a utilisation then and have none now can be those that were in use: they do not count. A cluster
-        without earlier numbers, or without a GPU now, has no share.
+        without earlier numbers, or without a utilisation now, has no share.
 
         Args:
             second: second of a monotonic clock.
             clusters: ids of all clusters.
-            totals: their present numbers of GPUs with a utilisation.
-            busy: the present numbers of those in use.
+            counts: their present numbers.
         """
         past = {one: self._past.get(one, deque()) for one in clusters}
         found = {}
-        for one, total, in_use in zip(clusters, totals.tolist(), busy.tolist(), strict=True):
+        for one, *present in zip(clusters, *(column.tolist() for column in counts), strict=True):
+            reporting, known, zero = present
             kept = past[one]
             while kept and kept[0][0] <= second - HOUR_SECONDS:
                 kept.popleft()
-            if kept and total:
-                found[one] = max(max(0, was_busy - max(0, had - total)) for _, had, was_busy in kept) / total
-            if total:
-                kept.append((second, total, in_use))
+            if kept and known:
+                found[one] = max(max(0, was_busy - max(0, had - known)) for _, had, was_busy in kept) / reporting
+            if known:
+                kept.append((second, known, known - zero))
         self._past = past
         return found

@@ -163,12 +163,12 @@ VALUE_RULES = (
             in_window(over(facts["busy_before_ratio"], limits["busy_share"]), facts["uptime_seconds"], HOUR_SECONDS),
         ),
         thresholds=(
-            Threshold("zero_share", 0.95, "ratio", "Share of GPUs with a utilisation of 0."),
-            Threshold("busy_share", 0.2, "ratio", "Share of GPUs in use in the hour before."),
+            Threshold("zero_share", 0.95, "ratio", "Share of 0 among the GPUs with a utilisation."),
+            Threshold("busy_share", 0.2, "ratio", "Share of reporting GPUs in use in the hour before."),
         ),
         pending_seconds=60,
-        explanation="Almost all GPUs of the cluster dropped to a utilisation of 0. The likely cause is a defect of the "
-        "collection, not the end of all work.",
+        explanation="Almost all GPUs of the cluster that have a utilisation dropped to 0. The likely cause is a defect "
+        "of the collection, not the end of all work.",
         action="Compare with the power of the GPUs, and check the cluster's exporter.",
         unknown_when="The cluster has no utilisation, or a part of the hour before is unknown.",
     ),

@@ -290,15 +290,15 @@ class FactGatherer:
         coverage: Mapping[str, Coverage],
         collectors: Mapping[str, Sequence[StoredCollector]],
     ) -> list[ClusterReading]:
-        totals, zero = utilization_counts(tables.devices, tables.machines, len(states))
-        before = self._busy.before(self._clock.monotonic(), [one.id for one in states], totals, totals - zero)
+        counts = utilization_counts(tables.devices, tables.machines, len(states))
+        before = self._busy.before(self._clock.monotonic(), [one.id for one in states], counts)
         return [
             ClusterReading(
                 id=one.id,
                 retired=one.is_retired,
                 nearest=nearest_report(one.senders, one.retired_senders),
                 newest_value_seconds=_value_age(tables.newest_value_at.get(one.id, 0), instant),
-                zero_utilization_ratio=idle / total if total else None,
+                zero_utilization_ratio=zero / known if known else None,
                 busy_before_ratio=before.get(one.id),
                 uptime_seconds=self._uptime_seconds,
                 kubernetes_uids=_kubernetes_uids(collectors.get(one.id, ()), instant),
@@ -306,7 +306,7 @@ class FactGatherer:
                 **_coverage(coverage.get(one.id), tables.replaced_gpus.get(one.id, 0)),
                 **attribution(one.scanned),
             )
-            for one, total, idle in zip(states, totals.tolist(), zero.tolist(), strict=True)
+            for one, known, zero in zip(states, counts.known.tolist(), counts.zero.tolist(), strict=True)
         ]
 
     def _hub(
