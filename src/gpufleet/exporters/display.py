@@ -187,6 +187,8 @@ MAX_HOLDERS = 3
 """Most holders of a device shown in one line."""
 
 
+_STATE_LANE = CATALOGUE["gpu_state"].lane
+
 NOTHING = "–"
 """Text of a value that is absent."""
 
@@ -194,7 +196,12 @@ NOTHING = "–"
 def device_status(device: Device) -> tuple[str, bool]:
     """Return the state of a device, or the reason of its absent readings; and whether the state is good."""
     if device.kind is not ViewKind.GPU and _has_values(device):
-        why = device_reason(reading.absent for reading in device.readings.values() if reading.absent is not None)
+        # As for GPUs, slow lanes do not count: they can have read a loss from which the GPU has recovered since.
+        why = device_reason(
+            one.absent
+            for name, one in device.readings.items()
+            if one.absent is not None and (name not in CATALOGUE or CATALOGUE[name].lane is _STATE_LANE)
+        )
         if why is not None:  # a device of a lost GPU has values that do not come from the GPU, such as its profile
             return STATE_OF_REASON[why], False
         license_ = device.readings.get("vgpu_license_state")
