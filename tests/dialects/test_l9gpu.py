@@ -187,10 +187,10 @@ def test_device_identity_round_trips(view: View) -> None:
     (point,) = points_of("gpu_power_watts", (), 300.0)
     samples = read_points("n", [incoming(view, point)], reader="otlp").machines["n"]
     (power,) = [sample for sample in samples if "gpu_power_watts" in sample.values]
-    (name,) = [sample for sample in samples if "gpu_name" in sample.values]
+    (static,) = [sample for sample in samples if "gpu_name" in sample.values]
     assert power.view is not None
     assert (power.view.key, power.view.side, power.view.index) == (view.key, view.side, view.index)
-    assert name.values == {"gpu_name": "NVIDIA H100"}
+    assert static.values == {"gpu_name": "NVIDIA H100", "gpu_pci_address": view.pci_address}
 
 
 @given(st.data())

@@ -128,8 +128,9 @@ def test_device_identity_round_trips(view: View) -> None:
 
 
 @pytest.mark.parametrize(("view", "name"), [(GPU, "gpu_name"), (MIG, "gpu_name"), (VGPU, "vgpu_type")])
-def test_product_of_a_device_round_trips(view: View, name: str) -> None:
+def test_product_and_address_of_a_device_round_trip(view: View, name: str) -> None:
     texts = {name: "NVIDIA L40S-12Q"}
+    address = {"gpu_pci_address": view.pci_address} if view.kind is ViewKind.GPU else {}
     point = points_of("gpu_utilization_ratio", (), 0.5)
     incoming = [
         IncomingPoint(one.name, one.unit, {**one.attributes, **device_attributes(view, texts)}, one.value, AT)
@@ -139,6 +140,7 @@ def test_product_of_a_device_round_trips(view: View, name: str) -> None:
     assert {key: value for sample in samples for key, value in sample.values.items()} == {
         "gpu_utilization_ratio": 0.5,
         **texts,
+        **address,
     }
 
 

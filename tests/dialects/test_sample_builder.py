@@ -163,3 +163,12 @@ def test_gpu_that_only_the_bus_lists_has_no_state(reason: Reason) -> None:
         builder.add(view, name, Absent(reason), 1)
     (sample,) = builder.samples("x")
     assert sample.values["gpu_state"] == Absent(reason)
+
+
+def test_address_that_labels_name_is_a_text() -> None:
+    builder = SampleBuilder()
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:01:00.0")
+    for at in (1, 2):
+        builder.add(view, "gpu_power_watts", 1.0, at)
+    found = [(one.measured_at, one.values) for one in builder.samples("x") if one.lane is Lane.STATIC]
+    assert found == [(2, {"gpu_pci_address": "0000:01:00.0"})]

@@ -12,7 +12,7 @@ from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_erro
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
-STATE = "gpu_state"
+STATE, ADDRESS = "gpu_state", "gpu_pci_address"
 
 WHOLE_GPU_METRICS = frozenset(
     metric.name
@@ -113,6 +113,7 @@ class SampleBuilder:
         for key, proven in self._evidence.items():
             if key in self._views:  # a page may have the MIG devices of a GPU without it
                 self._correct_states(key, proven)
+        self._add_addresses()
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -129,6 +130,15 @@ class SampleBuilder:
             )
             for (key, lane, at), row in self._rows.items()
         ]
+
+    def _add_addresses(self) -> None:
+        """Add the PCI addresses of GPUs that the source names by a label only: slots are known by the text."""
+        newest: dict[str, int] = {}
+        for key, _, at in self._rows:
+            newest[key] = max(at, newest.get(key, at))
+        for key, view in self._views.items():
+            if view.kind is ViewKind.GPU and view.pci_address is not None and key in newest:
+                self._texts.setdefault(key, {}).setdefault(ADDRESS, (view.pci_address, newest[key]))
 
     def _note_evidence(self, key: str, view: View, metric: Metric, value: Value | Absent, at: int) -> None:
         """Record the state of a GPU that an absent reading of it, or of one of its MIG devices, proves.

@@ -19,6 +19,7 @@ from gpufleet.fleet.attribution.bindings import (
     vacant_addresses,
     with_bound_gpus,
     with_device,
+    without_addresses,
 )
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
@@ -94,11 +95,12 @@ def test_gpu_at_a_vacant_address_is_bound_since_it_came() -> None:
 
 
 def test_gpus_stay_bound_on_a_machine_that_proved_to_be_the_bound_one() -> None:
-    """A slot is bound as that machine shows it."""
+    """What is at other addresses is bound since it came there."""
     bound = Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",), SECOND: (f"gpu/pci/{SECOND}",)})
-    found = Binding(machine="m-b", devices={FIRST: ("gpu/GPU-2",), SECOND: ("gpu/GPU-3",)})
-    devices: dict[str, tuple[str, ...]] = {FIRST: ("gpu/GPU-1",), SECOND: ("gpu/GPU-3",)}
+    found = Binding(machine="m-b", devices={FIRST: ("gpu/GPU-2",), SECOND: ("gpu/GPU-3",), "GPU-9": ("gpu/GPU-9",)})
+    devices: dict[str, tuple[str, ...]] = {"GPU-9": ("gpu/GPU-9",), FIRST: ("gpu/GPU-1",)}
     assert with_bound_gpus(found, bound) == Binding(machine="m-b", devices=devices)
+    assert without_addresses(found) == Binding(machine="m-b", devices={"GPU-9": ("gpu/GPU-9",)})
     assert with_bound_gpus(Binding(machine="m-b"), Binding(machine="m-a")) == Binding(machine="m-b")
 
 

@@ -734,6 +734,35 @@ async def test_vacant_address_means_the_gpu_since_it_came_there(fleet: Fleet) ->
     assert (bound["since"], bound["devices"]) == (fleet.time(20), {second: ["gpu/GPU-x"]})
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_waiting_allocation_has_a_gpu_since_it_came_to_its_address(fleet: Fleet, is_known: bool) -> None:
+    """The batches of an agent arrive after an outage. The machine is new then, or had another name before."""
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    if is_known:
+        await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", first))
+    assert (await fleet.put("a", "acme", "gpu-8", valid_from=fleet.time(0), devices=[second, "GPU-y"]))[0] == 201
+    machine = msgspec.structs.replace(SEVEN, name="gpu-8")
+    view, other = gpu("GPU-x", first), gpu("GPU-y", "0000:03:00.0")
+    late = fleet.body(machine, 5, {view: 101.0, other: 1.0}, {view: "of bravo"})
+    await fleet.site.post(late, fleet.body(machine, 20, {gpu("GPU-x", second): 200.0, other: 2.0}, {}))
+    assert (await fleet.powers("a"), await fleet.messages("a")) == ({1.0, 2.0, 200.0}, set())
+
+
+async def test_gpu_at_a_vacant_address_is_bound_once_its_slot_is_known(fleet: Fleet) -> None:
+    """The newest batch of an agent has the values of the GPU only. Its texts follow in an earlier one."""
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", first))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[second]))[0] == 201
+    texts = fleet.body(SEVEN, 20, {gpu("GPU-x", second): 200.0}, {})
+    live = gpu_sample(gpu("GPU-x", second), fleet.start + 21 * MINUTE, gpu_power_watts=201.0)
+    await fleet.site.post(encode(make_batch(99, live.measured_at, machine=SEVEN, samples=(live,), sender="s")))
+    for body, powers in (b"", set()), (texts, {200.0, 201.0}):
+        if body:
+            await fleet.site.post(body)
+        assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(0), devices=["GPU-z"]))[0] < 300
+        assert await fleet.powers("a") == powers
+
+
 @pytest.mark.parametrize("was_read", [True, False])
 async def test_listed_slot_ends_when_the_gpu_of_another_tenant_is_in_it(fleet: Fleet, was_read: bool) -> None:
     """The allocation had the slot before a driver read its GPU; an event that names only the slot is bravo's."""

@@ -323,13 +323,23 @@ def with_machine(allocation: Allocation, new: Binding, since: int = 0) -> tuple[
     return (*before, msgspec.structs.replace(new, since=max([at for at in begins if at is not None], default=None)))
 
 
+def without_addresses(new: Binding) -> Binding:
+    """Return a binding without the devices at listed PCI addresses, which `with_device` binds since they came there."""
+    devices = (
+        None if new.devices is None else {name: keys for name, keys in new.devices.items() if not pci_address(name)}
+    )
+    return msgspec.structs.replace(new, devices=devices)
+
+
 def with_bound_gpus(new: Binding, bound: Binding) -> Binding:
     """Return the binding to a machine that proved to be the bound one: its GPUs stay those that were bound.
 
-    A bound slot does not count: a driver of that machine can have read the GPU there before.
+    Other addresses, and those that are bound to their slot, are left out: see `without_addresses`.
     """
+    if new.devices is None:
+        return new
     known = {name: keys for name, keys in (bound.devices or {}).items() if not any(map(_is_slot, keys))}
-    devices = None if new.devices is None else {**new.devices, **known}
+    devices = {**(without_addresses(new).devices or {}), **known}
     return msgspec.structs.replace(new, devices=devices, parents={**new.parents, **bound.parents})
 
 

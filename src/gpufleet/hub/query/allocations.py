@@ -354,14 +354,14 @@ class AllocationQueries:
             found = self._lookup.bind(msgspec.structs.replace(one.spec, target=target))
             if found is None:
                 continue
-            found = bindings.with_bound_gpus(found, one.bindings[-1])
+            own = bindings.with_bound_gpus(found, one.bindings[-1])
             before = bindings.without_machine(one, known.last_seen, was_reported=known.was_reported)
             ended = msgspec.structs.replace(one, bindings=before)
-            since = self._free_since(one, bindings.with_machine(ended, found))
+            since = self._free_since(one, bindings.with_machine(ended, own))
             if since is not None:
                 if not before or before[-1].machine != known.machine:  # else it was measured under the name until then
                     since = max(since, self._lookup.succeeded_since(known))
-                self._bind(one, bindings.with_machine(ended, found, since))
+                self._bind_devices(self._bind(one, bindings.with_machine(ended, own, since)), found)
 
     def _bind_named(self, spec: AllocationSpec) -> None:
         """Bind allocations that wait for the machine of a spec, or for a device of it: they named it first."""
@@ -392,21 +392,34 @@ class AllocationQueries:
         since = self._free_since(allocation, bindings.with_machine(allocation, found))
         if since is not None:
             since = max(since, self._lookup.named_since(allocation.spec.target.machine, found.machine))
-            self._bind(allocation, bindings.with_machine(allocation, found, since))
+            own = bindings.without_addresses(found)
+            self._bind_devices(self._bind(allocation, bindings.with_machine(allocation, own, since)), found)
 
     def _bind_devices(self, allocation: Allocation, found: Binding) -> None:
         """Bind the GPUs of listed MIG devices, and what came to listed addresses at which nothing was seen."""
         with_parents = bindings.with_parents(allocation.bindings, found)
         if with_parents != allocation.bindings:  # also if that shows a conflict: it then has no data
             allocation = self._bind(allocation, with_parents)
-        cluster = allocation.spec.target.cluster
         for name in bindings.vacant_addresses(allocation):
             for key in (found.devices or {}).get(name, ()):
-                slots = self._store.slots(cluster, [found.machine], view=key, address=name)
-                came_at = max((slot.newest for slot in slots), default=0)
-                bound = bindings.with_device(allocation, name, came_at, key)
-                if self._free_since(allocation, bound) == 0:
+                came_at = self._came_at(allocation.spec.target.cluster, found.machine, key, name)
+                if came_at is None:
+                    continue
+                since = self._free_since(allocation, bindings.with_device(allocation, name, came_at, key))
+                if since is not None:
+                    bound = bindings.with_device(allocation, name, max(came_at, since), key)
                     allocation = self._bind(allocation, bound)
+
+    def _came_at(self, cluster: str, machine: str, key: str, address: str) -> int | None:
+        """Return since when a GPU is at a PCI address, nanoseconds since 1970.
+
+        0 if its machine never reported it elsewhere; None if the report that shows the time is not in the store yet.
+        """
+        slots = self._store.slots(cluster, [machine], view=key)
+        if all(one.address == address for one in slots):
+            return 0
+        newest = max(slots, key=lambda one: one.newest)
+        return newest.newest if newest.address == address else None
 
     def _end_slot(self, allocation: Allocation, name: str) -> Allocation:
         """Bind a listed PCI address to the first GPU that was read in its slot, unless another tenant has the GPU."""
