@@ -51,16 +51,25 @@ def test_table_indents_instances_below_their_gpu() -> None:
     assert rows[5].rstrip().endswith("unlicensed_restricted")
 
 
-@pytest.mark.parametrize(("metric", "states"), [("gpu_memory_used_bytes", ["lost", "ok"]), ("gpu_name", ["ok", "ok"])])
-def test_instance_of_a_lost_gpu_is_not_ok_in_the_table(metric: str, states: list[str]) -> None:
-    """A slow pass can have read a loss from which the GPU has recovered since."""
+@pytest.mark.parametrize(
+    ("metric", "reason", "states"),
+    [
+        ("gpu_memory_used_bytes", Reason.GPU_LOST, ["lost", "ok"]),
+        ("gpu_memory_used_bytes", Reason.TIMEOUT, ["ok", "unreadable"]),
+        ("gpu_memory_used_bytes", Reason.STALE, ["ok", "stale"]),
+        ("gpu_memory_used_bytes", Reason.NOT_SUPPORTED, ["ok", "ok"]),
+        ("gpu_name", Reason.GPU_LOST, ["ok", "ok"]),
+    ],
+)
+def test_instance_that_is_not_read_is_not_ok_in_the_table(metric: str, reason: Reason, states: list[str]) -> None:
+    """Its texts are no evidence, and a slow pass can have read a loss from which the GPU has recovered since."""
     whole = snapshot()
     devices = [
         msgspec.structs.replace(
             device,
             readings={
                 **device.readings,
-                metric: Reading(absent=Reason.GPU_LOST, reader="dcgm", side="host"),
+                metric: Reading(absent=reason, reader="dcgm", side="host"),
             },
         )
         if device.view == mig(9)

@@ -3,9 +3,11 @@
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import STATE_OF_REASON, device_reason
+from gpufleet.model.device_state import OK, state_of_instance
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
+from gpufleet.model.reading import DimReading, DimValue, Reading, Value
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest
 from gpufleet.model.text import printable
 from gpufleet.model.time import NANOS, to_datetime
@@ -187,8 +189,6 @@ MAX_HOLDERS = 3
 """Most holders of a device shown in one line."""
 
 
-_STATE_LANE = CATALOGUE["gpu_state"].lane
-
 NOTHING = "–"
 """Text of a value that is absent."""
 
@@ -196,17 +196,7 @@ NOTHING = "–"
 def device_status(device: Device) -> tuple[str, bool]:
     """Return the state of a device, or the reason of its absent readings; and whether the state is good."""
     if device.kind is not ViewKind.GPU and _has_values(device):
-        # As for GPUs, slow lanes do not count: they can have read a loss from which the GPU has recovered since.
-        why = device_reason(
-            one.absent
-            for name, one in device.readings.items()
-            if one.absent is not None and (name not in CATALOGUE or CATALOGUE[name].lane is _STATE_LANE)
-        )
-        if why is not None:  # a device of a lost GPU has values that do not come from the GPU, such as its profile
-            return STATE_OF_REASON[why], False
-        license_ = device.readings.get("vgpu_license_state")
-        bad = license_ is not None and str(license_.value).startswith("unlicensed")
-        return (str(license_.value), False) if license_ is not None and bad else ("ok", True)
+        return _part_status(device)
     state = device.readings.get("gpu_state")
     if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
         return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
@@ -219,6 +209,36 @@ def device_status(device: Device) -> tuple[str, bool]:
     if absent:
         texts.append(f"{absent[0].absent}: {absent[0].detail}" if absent[0].detail else str(absent[0].absent))
     return ", ".join(texts) or NOTHING, False
+
+
+def _part_status(device: Device) -> tuple[str, bool]:
+    """Return the state of a MIG device or vGPU by its numbers in the lane of the GPU's state.
+
+    Constants, such as its profile, show nothing, and slow lanes can have read a loss from which the GPU has recovered.
+    """
+    values = {name: _value(one) for name, one in device.readings.items() if _has_state_lane(name)}
+    dims = [
+        DimValue(one.metric, tuple(one.labels.values()), _value(one))
+        for one in device.dimensions
+        if _has_state_lane(one.metric)
+    ]
+    state = state_of_instance(values, dims)
+    if isinstance(state, str) and state != OK:
+        return state, False
+    if isinstance(state, Absent) and state.reason is Reason.STALE:
+        return str(state.reason), False
+    license_ = device.readings.get("vgpu_license_state")
+    if license_ is not None and str(license_.value).startswith("unlicensed"):
+        return str(license_.value), False
+    return OK, True
+
+
+def _has_state_lane(metric: str) -> bool:
+    return metric not in CATALOGUE or CATALOGUE[metric].lane is CATALOGUE["gpu_state"].lane
+
+
+def _value(reading: Reading | DimReading) -> Value | Absent:
+    return Absent(reading.absent or Reason.NOT_REPORTED) if reading.value is None else reading.value
 
 
 def _has_values(device: Device) -> bool:

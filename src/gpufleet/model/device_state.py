@@ -102,19 +102,19 @@ def state_with_instances(
         state: the GPU's own state.
         instances: readings of each instance, without and with dimensions.
     """
-    states = [shown for values, dims in instances if (shown := _state_of_instance(values, dims)) is not None]
+    found = [state_of_instance(values, dims) for values, dims in instances]
+    states = [shown for shown in found if isinstance(shown, str) and shown in (LOST, RESET_REQUIRED, ERROR)]
     if not states:
         return state
     return worst_state(states if isinstance(state, Absent) else [state, *states])
 
 
-def _state_of_instance(values: Mapping[str, Value | Absent], dims: Iterable[DimValue]) -> str | None:
-    """Return the failure of a GPU that the readings of its instance show, None without any."""
+def state_of_instance(values: Mapping[str, Value | Absent], dims: Iterable[DimValue]) -> str | Absent:
+    """Return the state of a MIG device or vGPU instance by its measured numbers, as `state_of`."""
     measured = {
         name: value for name, value in values.items() if not isinstance(value, str) and name not in PROCESS_COUNTS
     }
-    shown = state_of(measured, dims)
-    return shown if isinstance(shown, str) and shown in (LOST, RESET_REQUIRED, ERROR) else None
+    return state_of(measured, dims)
 
 
 def is_failure(reason: Reason) -> bool:
