@@ -132,13 +132,22 @@ class SampleBuilder:
         ]
 
     def _add_addresses(self) -> None:
-        """Add the PCI addresses of GPUs that the source names by a label only: slots are known by the text."""
-        newest: dict[str, int] = {}
-        for key, _, at in self._rows:
-            newest[key] = max(at, newest.get(key, at))
+        """Add the PCI addresses of GPUs that the source names by a label only: slots are known by the text.
+
+        An address has the time of the other static readings of the GPU, or without any, the time of the newest one.
+        """
+        newest: dict[str, tuple[bool, int]] = {}
+        for (key, lane, at), row in self._rows.items():
+            if row.dims or any(value is not SERIES_ENDED for value in row.values.values()):
+                place = lane is CATALOGUE[ADDRESS].lane, at
+                newest[key] = max(place, newest.get(key, place))
         for key, view in self._views.items():
-            if view.kind is ViewKind.GPU and view.pci_address is not None and key in newest:
-                self._texts.setdefault(key, {}).setdefault(ADDRESS, (view.pci_address, newest[key]))
+            is_read = view.kind is ViewKind.GPU and view.side is not Side.PCI_ONLY
+            if is_read and view.pci_address is not None and key in newest and ADDRESS not in self._texts.get(key, ()):
+                is_static, at = newest[key]
+                texts = self._texts.setdefault(key, {})
+                at = at if is_static else max((of for _, of in texts.values()), default=at)
+                texts[ADDRESS] = view.pci_address, at
 
     def _note_evidence(self, key: str, view: View, metric: Metric, value: Value | Absent, at: int) -> None:
         """Record the state of a GPU that an absent reading of it, or of one of its MIG devices, proves.
