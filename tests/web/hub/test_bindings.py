@@ -748,6 +748,31 @@ async def test_waiting_allocation_has_a_gpu_since_it_came_to_its_address(fleet: 
     assert (await fleet.powers("a"), await fleet.messages("a")) == ({1.0, 2.0, 200.0}, set())
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+async def test_order_of_listed_addresses_does_not_count(fleet: Fleet, is_reversed: bool) -> None:
+    """One GPU was always there; the other one came from another address."""
+    first, second, third = (f"0000:0{number}:00.0" for number in (1, 2, 3))
+    listed = [second, first] if is_reversed else [first, second]
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=listed))[0] == 201
+    await fleet.site.post(
+        fleet.body(SEVEN, 1, {gpu("GPU-x", third): 101.0, gpu("GPU-y", first): 1.0}, {}),
+        fleet.body(SEVEN, 20, {gpu("GPU-x", second): 120.0, gpu("GPU-y", first): 20.0}, {}),
+    )
+    assert await fleet.powers("a") == {1.0, 20.0, 120.0}
+
+
+async def test_gpu_at_a_vacant_address_is_bound_since_it_came_and_not_since_a_pause(tmp_path: Path) -> None:
+    first, second = gpu("GPU-x"), gpu("GPU-x", "0000:02:00.0")
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site, 10 * MINUTE)
+        await fleet.report(SEVEN, 1.0, 1, first)
+        assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=["0000:02:00.0"]))[0] == 201
+        for minute in (5, 20):
+            await fleet.site.post(fleet.body(SEVEN, minute, {second: float(minute)}, {}))
+        assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(6), devices=["GPU-x"]))[0] == 409
+        assert await fleet.powers("a") == {5.0, 20.0}
+
+
 async def test_gpu_at_a_vacant_address_is_bound_once_its_slot_is_known(fleet: Fleet) -> None:
     """The newest batch of an agent has the values of the GPU only. Its texts follow in an earlier one."""
     first, second = "0000:01:00.0", "0000:02:00.0"

@@ -400,6 +400,7 @@ class AllocationQueries:
         with_parents = bindings.with_parents(allocation.bindings, found)
         if with_parents != allocation.bindings:  # also if that shows a conflict: it then has no data
             allocation = self._bind(allocation, with_parents)
+        arrivals: list[tuple[int, str, str]] = []
         for name in bindings.vacant_addresses(allocation):
             for key in (found.devices or {}).get(name, ()):
                 came_at = self._came_at(allocation.spec.target.cluster, found.machine, key, name)
@@ -407,19 +408,22 @@ class AllocationQueries:
                     continue
                 since = self._free_since(allocation, bindings.with_device(allocation, name, came_at, key))
                 if since is not None:
-                    bound = bindings.with_device(allocation, name, max(came_at, since), key)
-                    allocation = self._bind(allocation, bound)
+                    arrivals.append((max(came_at, since), name, key))
+        for at, name, key in sorted(arrivals):  # in order of time: a binding has what the earlier one has
+            allocation = self._bind(allocation, bindings.with_device(allocation, name, at, key))
 
     def _came_at(self, cluster: str, machine: str, key: str, address: str) -> int | None:
         """Return since when a GPU is at a PCI address, nanoseconds since 1970.
 
         0 if its machine never reported it elsewhere; None if the report that shows the time is not in the store yet.
         """
-        slots = self._store.slots(cluster, [machine], view=key)
-        if all(one.address == address for one in slots):
+        here: list[int] = []
+        elsewhere: list[int] = []
+        for slot in self._store.slots(cluster, [machine], view=key):
+            (here if slot.address == address else elsewhere).extend(slot.begun)
+        if not elsewhere:
             return 0
-        newest = max(slots, key=lambda one: one.newest)
-        return newest.newest if newest.address == address else None
+        return min((at for at in here if at > max(elsewhere)), default=None)
 
     def _end_slot(self, allocation: Allocation, name: str) -> Allocation:
         """Bind a listed PCI address to the first GPU that was read in its slot, unless another tenant has the GPU."""
