@@ -153,6 +153,14 @@ def test_imported_loss_is_no_proof_beside_an_own_state() -> None:
     assert judged(gpu(source, **readings))["gpu_state"].value == "ok"
 
 
+@pytest.mark.parametrize(("reason", "state"), [(Reason.NO_DATA, None), (Reason.TIMEOUT, "error")])
+def test_imported_series_that_ended_are_no_proof(reason: Reason, state: str | None) -> None:
+    source = Source(reader="exporter/a", lane="fast", provenance=Provenance.IMPORTED, measured_at=AT)
+    power = absent(reason, "exporter/a")
+    found = judged(gpu(source, gpu_power_watts=power, gpu_name=value("NVIDIA H100", "exporter/a")))
+    assert found.get("gpu_state", power).value == state
+
+
 def test_lost_mig_device_is_a_lost_gpu() -> None:
     mig = msgspec.structs.replace(
         gpu(gpu_memory_used_bytes=LOSS), key="mig/MIG-1", kind=ViewKind.MIG, uuid="MIG-1", parent="gpu/GPU-1"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import OK, state_of_instance
+from gpufleet.model.device_state import OK, UNREADABLE, is_evidence, is_failure, state_of_instance
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
 from gpufleet.model.reading import DimReading, DimValue, Reading, Value
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest
@@ -207,7 +207,7 @@ def device_status(device: Device) -> tuple[str, bool]:
         return ", ".join(["ok", *actions]), not actions
     texts = [str(state.value)] if state is not None and state.value is not None else []
     if absent:
-        texts.append(f"{absent[0].absent}: {absent[0].detail}" if absent[0].detail else str(absent[0].absent))
+        texts.append(_absent_text(absent[0].absent, absent[0].detail))
     return ", ".join(texts) or NOTHING, False
 
 
@@ -223,10 +223,14 @@ def _part_status(device: Device) -> tuple[str, bool]:
         if _has_state_lane(one.metric)
     ]
     state = state_of_instance(values, dims)
-    if isinstance(state, str) and state != OK:
+    if isinstance(state, str) and state not in (OK, UNREADABLE):
         return state, False
-    if isinstance(state, Absent) and state.reason is Reason.STALE:
-        return str(state.reason), False
+    absent = [value for value in values.values() if isinstance(value, Absent)]
+    if state == UNREADABLE and any(is_failure(one.reason) for one in absent):
+        return UNREADABLE, False
+    if state == UNREADABLE or (isinstance(state, Absent) and state.reason is Reason.STALE):
+        why = [one for one in absent if one.reason is Reason.STALE or is_evidence(one.reason)]
+        return _absent_text(why[0].reason, why[0].detail) if why else UNREADABLE, False
     license_ = device.readings.get("vgpu_license_state")
     if license_ is not None and str(license_.value).startswith("unlicensed"):
         return str(license_.value), False
@@ -238,7 +242,13 @@ def _has_state_lane(metric: str) -> bool:
 
 
 def _value(reading: Reading | DimReading) -> Value | Absent:
-    return Absent(reading.absent or Reason.NOT_REPORTED) if reading.value is None else reading.value
+    if reading.value is not None:
+        return reading.value
+    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
+
+
+def _absent_text(reason: Reason | None, detail: str) -> str:
+    return f"{reason}: {detail}" if detail else str(reason)
 
 
 def _has_values(device: Device) -> bool:

@@ -183,9 +183,21 @@ def _evidence(device: Device, instances: Sequence[Device]) -> Iterator[_ProvenSt
         state = state_with_instances(state_of(*_of_reader(device, reader)), of_instances)
         if isinstance(state, str) and state in _FAILED:
             yield _ProvenState(state, max(of_reader, key=_measured_at))
+    device = _without_ended_series(device)
     core = [one for name, one in device.readings.items() if name in CORE_READINGS and one.scope is Scope.OWN]
     if core and state_of(*_of_reader(device)) == UNREADABLE:
         yield _ProvenState(UNREADABLE, max(core, key=_measured_at))
+
+
+def _without_ended_series(device: Device) -> Device:
+    """Return a device without imported readings that are absent and did not fail: their source can have stopped."""
+    imported = {one.reader for one in device.sources if one.provenance is Provenance.IMPORTED}
+    kept = {
+        name: one
+        for name, one in device.readings.items()
+        if one.absent is None or one.reader not in imported or is_failure(one.absent)
+    }
+    return msgspec.structs.replace(device, readings=kept)
 
 
 def _of_reader(device: Device, reader: str | None = None) -> tuple[dict[str, Value | Absent], Iterable[DimValue]]:

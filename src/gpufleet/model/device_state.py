@@ -122,6 +122,11 @@ def is_failure(reason: Reason) -> bool:
     return reason in STATE_OF_REASON or reason in _CORE_FAILURES
 
 
+def is_evidence(reason: Reason) -> bool:
+    """Return whether an absence with this reason shows anything about the device."""
+    return reason not in _NO_EVIDENCE
+
+
 def is_core_error(metric: str, value: Value | Absent | None) -> bool:
     """Return whether a reading is a core reading that failed."""
     return isinstance(value, Absent) and value.reason in _CORE_FAILURES and metric in CORE_READINGS
