@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder
+from gpufleet.dialects.sample_builder import SampleBuilder
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Value
@@ -163,16 +163,3 @@ def test_gpu_that_only_the_bus_lists_has_no_state(reason: Reason) -> None:
         builder.add(view, name, Absent(reason), 1)
     (sample,) = builder.samples("x")
     assert sample.values["gpu_state"] == Absent(reason)
-
-
-@pytest.mark.parametrize(("static", "at"), [({}, 3), ({"gpu_serial": 1}, 1)])
-def test_address_that_labels_name_is_a_text(static: dict[str, int], at: int) -> None:
-    builder = SampleBuilder()
-    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:01:00.0")
-    for metric, read_at in static.items():
-        builder.add(view, metric, "x", read_at)
-    for read_at in (2, 3):
-        builder.add(view, "gpu_power_watts", 1.0, read_at)
-    builder.add(view, "gpu_power_watts", SERIES_ENDED, 4)
-    found = [(one.measured_at, one.values) for one in builder.samples("x") if one.lane is Lane.STATIC]
-    assert found == [(at, {**dict.fromkeys(static, "x"), "gpu_pci_address": "0000:01:00.0"})]

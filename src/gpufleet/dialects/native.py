@@ -77,7 +77,10 @@ def _absent(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
 
 
 def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
-    """Return the texts in the labels of `*_info`."""
+    """Return the texts in the labels of `*_info`, with the address, which all series of a device have."""
+    address, side = series.labels.get("pci_address"), series.labels.get("side")
+    if address and series.labels.get("kind") == ViewKind.GPU and side != Side.PCI_ONLY:
+        yield "gpu_pci_address", (), address
     prefix = series.name.removeprefix(PREFIX).removesuffix("info")
     joined = _JOINED.get(series.labels.get("kind", ""), {})
     for label, text in series.labels.items():

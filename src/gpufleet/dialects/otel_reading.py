@@ -11,7 +11,7 @@ from gpufleet.dialects.reading import SeriesReadings
 from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean
-from gpufleet.model.view import View
+from gpufleet.model.view import View, ViewKind
 
 MAX_TEXT = 256
 """Maximum length of an imported text."""
@@ -68,6 +68,8 @@ def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str)
             found.unattributed += 1
             continue
         builder.add(view, mapped.metric, SERIES_ENDED if point.value is None else mapped.value, point.at, mapped.labels)
+        if view is not None and view.kind is ViewKind.GPU and view.pci_address and point.value is not None:
+            builder.add_text(view, "gpu_pci_address", view.pci_address, point.at)
         if view is not None:
             model = MODEL_METRICS[view.kind]
             for attribute, metric in ((otel_names.MODEL, model), (l9gpu.MODEL, model), *TEXTS):

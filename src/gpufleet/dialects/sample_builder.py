@@ -12,7 +12,7 @@ from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_erro
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
-STATE, ADDRESS = "gpu_state", "gpu_pci_address"
+STATE = "gpu_state"
 
 WHOLE_GPU_METRICS = frozenset(
     metric.name
@@ -113,7 +113,6 @@ class SampleBuilder:
         for key, proven in self._evidence.items():
             if key in self._views:  # a page may have the MIG devices of a GPU without it
                 self._correct_states(key, proven)
-        self._add_addresses()
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -130,24 +129,6 @@ class SampleBuilder:
             )
             for (key, lane, at), row in self._rows.items()
         ]
-
-    def _add_addresses(self) -> None:
-        """Add the PCI addresses of GPUs that the source names by a label only: slots are known by the text.
-
-        An address has the time of the other static readings of the GPU, or without any, the time of the newest one.
-        """
-        newest: dict[str, tuple[bool, int]] = {}
-        for (key, lane, at), row in self._rows.items():
-            if row.dims or any(value is not SERIES_ENDED for value in row.values.values()):
-                place = lane is CATALOGUE[ADDRESS].lane, at
-                newest[key] = max(place, newest.get(key, place))
-        for key, view in self._views.items():
-            is_read = view.kind is ViewKind.GPU and view.side is not Side.PCI_ONLY
-            if is_read and view.pci_address is not None and key in newest and ADDRESS not in self._texts.get(key, ()):
-                is_static, at = newest[key]
-                texts = self._texts.setdefault(key, {})
-                at = at if is_static else max((of for _, of in texts.values()), default=at)
-                texts[ADDRESS] = view.pci_address, at
 
     def _note_evidence(self, key: str, view: View, metric: Metric, value: Value | Absent, at: int) -> None:
         """Record the state of a GPU that an absent reading of it, or of one of its MIG devices, proves.
