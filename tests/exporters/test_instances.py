@@ -58,7 +58,7 @@ def test_table_indents_instances_below_their_gpu() -> None:
         ("gpu_memory_used_bytes", Reason.TIMEOUT, ["ok", "unreadable"]),
         ("gpu_memory_used_bytes", Reason.STALE, ["ok", "stale"]),
         ("gpu_memory_used_bytes", Reason.NO_DATA, ["no_data", "ok"]),
-        ("gpu_memory_used_bytes", Reason.NOT_SUPPORTED, ["ok", "ok"]),
+        ("gpu_memory_used_bytes", Reason.NOT_SUPPORTED, ["ok", "–"]),
         ("gpu_name", Reason.GPU_LOST, ["ok", "ok"]),
     ],
 )

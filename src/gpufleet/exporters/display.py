@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import OK, UNREADABLE, is_evidence, is_failure, state_of_instance
+from gpufleet.model.device_state import OK, UNREADABLE, has_state_lane, is_evidence, is_failure, state_of_instance
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
-from gpufleet.model.reading import DimReading, DimValue, Reading, Value
+from gpufleet.model.reading import dim_value_of, value_of
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest
 from gpufleet.model.text import printable
 from gpufleet.model.time import NANOS, to_datetime
@@ -216,35 +216,19 @@ def _part_status(device: Device) -> tuple[str, bool]:
 
     Constants, such as its profile, show nothing, and slow lanes can have read a loss from which the GPU has recovered.
     """
-    values = {name: _value(one) for name, one in device.readings.items() if _has_state_lane(name)}
-    dims = [
-        DimValue(one.metric, tuple(one.labels.values()), _value(one))
-        for one in device.dimensions
-        if _has_state_lane(one.metric)
-    ]
-    state = state_of_instance(values, dims)
-    if isinstance(state, str) and state not in (OK, UNREADABLE):
-        return state, False
+    values = {name: value_of(one) for name, one in device.readings.items() if has_state_lane(name)}
+    state = state_of_instance(values, [dim_value_of(one) for one in device.dimensions if has_state_lane(one.metric)])
     absent = [value for value in values.values() if isinstance(value, Absent)]
-    if state == UNREADABLE and any(is_failure(one.reason) for one in absent):
-        return UNREADABLE, False
-    if state == UNREADABLE or (isinstance(state, Absent) and state.reason is Reason.STALE):
-        why = [one for one in absent if one.reason is Reason.STALE or is_evidence(one.reason)]
-        return _absent_text(why[0].reason, why[0].detail) if why else UNREADABLE, False
+    has_failed = state != UNREADABLE or any(is_failure(one.reason) for one in absent)
+    if isinstance(state, str) and state != OK and has_failed:
+        return state, False
+    for one in absent if state != OK else ():
+        if one.reason is Reason.STALE or is_evidence(one.reason):
+            return _absent_text(one.reason, one.detail), False
     license_ = device.readings.get("vgpu_license_state")
     if license_ is not None and str(license_.value).startswith("unlicensed"):
         return str(license_.value), False
-    return OK, True
-
-
-def _has_state_lane(metric: str) -> bool:
-    return metric not in CATALOGUE or CATALOGUE[metric].lane is CATALOGUE["gpu_state"].lane
-
-
-def _value(reading: Reading | DimReading) -> Value | Absent:
-    if reading.value is not None:
-        return reading.value
-    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
+    return (OK, True) if state == OK else (NOTHING, False)
 
 
 def _absent_text(reason: Reason | None, detail: str) -> str:

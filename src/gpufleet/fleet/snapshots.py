@@ -11,7 +11,7 @@ import msgspec
 
 from gpufleet.fleet.board import drop_board_defaults
 from gpufleet.fleet.readings import STATE, StateReport, deciding_state
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import (
     CORE_READINGS,
@@ -19,11 +19,12 @@ from gpufleet.model.device_state import (
     LOST,
     RESET_REQUIRED,
     UNREADABLE,
+    has_state_lane,
     is_failure,
     state_of,
     state_with_instances,
 )
-from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
+from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value, dim_value_of, value_of
 from gpufleet.model.snapshot import Device, ReaderReport, Snapshot, Source
 from gpufleet.model.status import LANE_SECONDS
 from gpufleet.model.time import to_ns
@@ -78,8 +79,8 @@ def _sample(device: Device) -> Sample:
         reader="",
         lane=Lane.FAST,
         measured_at=0,
-        values={name: _value(reading) for name, reading in device.readings.items()},
-        dims=tuple(_dim_value(one) for one in device.dimensions),
+        values={name: value_of(reading) for name, reading in device.readings.items()},
+        dims=tuple(dim_value_of(one) for one in device.dimensions),
     )
 
 
@@ -155,9 +156,7 @@ def _without_old_failures(device: Device, reader: str, read_at: int) -> Device:
     """
 
     def is_old(metric: str, found: Reading | DimReading) -> bool:
-        known = CATALOGUE.get(metric)
-        is_fast = known is None or known.lane is CATALOGUE[STATE].lane
-        is_before = 0 < _measured_at(found) < read_at and (found.reader == reader or not is_fast)
+        is_before = 0 < _measured_at(found) < read_at and (found.reader == reader or not has_state_lane(metric))
         return is_before and found.absent is not None and is_failure(found.absent)
 
     return msgspec.structs.replace(
@@ -205,19 +204,9 @@ def _of_reader(device: Device, reader: str | None = None) -> tuple[dict[str, Val
     found = {name: one for name, one in device.readings.items() if one.scope is Scope.OWN and name != STATE}
     dims = [one for one in device.dimensions if one.scope is Scope.OWN]
     return (
-        {name: _value(one) for name, one in found.items() if reader in (None, one.reader)},
-        [_dim_value(one) for one in dims if reader in (None, one.reader)],
+        {name: value_of(one) for name, one in found.items() if reader in (None, one.reader)},
+        [dim_value_of(one) for one in dims if reader in (None, one.reader)],
     )
-
-
-def _dim_value(reading: DimReading) -> DimValue:
-    return DimValue(reading.metric, tuple(reading.labels.values()), _value(reading))
-
-
-def _value(reading: Reading | DimReading) -> Value | Absent:
-    if reading.value is not None:
-        return reading.value
-    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
 
 
 def _measured_at(found: Reading | DimReading | Source) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimValue, Value
 
 OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR = "ok", "lost", "reset_required", "hung", "unreadable", "error"
@@ -115,6 +116,11 @@ def state_of_instance(values: Mapping[str, Value | Absent], dims: Iterable[DimVa
         name: value for name, value in values.items() if not isinstance(value, str) and name not in PROCESS_COUNTS
     }
     return state_of(measured, dims)
+
+
+def has_state_lane(metric: str) -> bool:
+    """Return whether a metric is read in the lane of the state; one of a newer build counts as such."""
+    return metric not in CATALOGUE or CATALOGUE[metric].lane is CATALOGUE["gpu_state"].lane
 
 
 def is_failure(reason: Reason) -> bool:

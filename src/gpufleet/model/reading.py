@@ -151,3 +151,15 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     inventory: tuple[PciFunction, ...] | None = None
     machine: Machine | None = None
     errors: tuple[str, ...] = ()
+
+
+def value_of(reading: Reading | DimReading) -> Value | Absent:
+    """Return the value of a reading, or its absence."""
+    if reading.value is not None:
+        return reading.value
+    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
+
+
+def dim_value_of(reading: DimReading) -> DimValue:
+    """Return a reading of a metric with dimensions as a sample has it."""
+    return DimValue(reading.metric, tuple(reading.labels.values()), value_of(reading))

@@ -12,7 +12,7 @@ from gpufleet.model.event import Event, EventReport
 from gpufleet.model.holdings import DeviceState, Holding
 from gpufleet.model.machine import Machine
 from gpufleet.model.process import Process
-from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
+from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value, value_of
 from gpufleet.model.snapshot import Device, Guest, Host, ProcessReport, ReaderReport, Snapshot, Source
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import NANOS, to_ns
@@ -163,12 +163,12 @@ def _samples(
     for name, reading in readings.items():
         key = _key(name, reading)
         if key is not None and not CATALOGUE[name].dims:
-            values.setdefault(key, {})[name] = _value(reading)
+            values.setdefault(key, {})[name] = value_of(reading)
     for dim in dimensions:
         key = _key(dim.metric, dim)
         if key is not None and set(dim.labels) == set(CATALOGUE[dim.metric].dims):
             labels = tuple(dim.labels[name] for name in CATALOGUE[dim.metric].dims)
-            dims.setdefault(key, []).append(DimValue(dim.metric, labels, _value(dim)))
+            dims.setdefault(key, []).append(DimValue(dim.metric, labels, value_of(dim)))
     return [
         Sample(
             view=view,
@@ -192,12 +192,6 @@ def _key(metric: str, reading: Reading | DimReading) -> _Key | None:
     return reading.reader, CATALOGUE[metric].lane, to_ns(reading.measured_at)
 
 
-def _value(reading: Reading | DimReading) -> Value | Absent:
-    if reading.value is not None:
-        return reading.value
-    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
-
-
 def _process_sources(report: ProcessReport) -> set[tuple[str, int]]:
     readings = report.readings.values()
     return {(one.reader, to_ns(one.measured_at)) for one in readings if one.reader and one.measured_at is not None}
@@ -206,7 +200,7 @@ def _process_sources(report: ProcessReport) -> set[tuple[str, int]]:
 def _process(report: ProcessReport) -> Process:
     values: dict[str, int | float | Absent] = {}
     for name, reading in report.readings.items():
-        value = _value(reading)
+        value = value_of(reading)
         if not isinstance(value, str):
             values[name] = value
     return Process(pid=report.pid, kinds=report.kinds, start_time=report.start_time, values=values, name=report.name)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.device_state import shared_reason
-from gpufleet.model.reading import READER_PRECEDENCE, DimReading, DimValue, Reading, Sample, Value
+from gpufleet.model.reading import READER_PRECEDENCE, DimReading, DimValue, Reading, Sample, Value, value_of
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.time import to_ns
@@ -69,12 +69,12 @@ def _samples(
     dims: dict[_Key, list[DimValue]] = {}
     for name, reading in readings:
         if name in CATALOGUE and CATALOGUE[name].lane is lane:
-            values.setdefault((_reader(reading), instant(reading)), {})[name] = _value(reading)
+            values.setdefault((_reader(reading), instant(reading)), {})[name] = value_of(reading)
     for dim in dimensions:
         metric = CATALOGUE.get(dim.metric)
         if metric is not None and metric.lane is lane and set(dim.labels) == set(metric.dims):
             labels = tuple(dim.labels[name] for name in metric.dims)
-            dims.setdefault((_reader(dim), instant(dim)), []).append(DimValue(dim.metric, labels, _value(dim)))
+            dims.setdefault((_reader(dim), instant(dim)), []).append(DimValue(dim.metric, labels, value_of(dim)))
     return [
         Sample(
             view=view,
@@ -90,9 +90,3 @@ def _samples(
 
 def _reader(reading: Reading | DimReading) -> str:
     return reading.reader if reading.reader in READER_PRECEDENCE else NAME
-
-
-def _value(reading: Reading | DimReading) -> Value | Absent:
-    if reading.value is not None:
-        return reading.value
-    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)
