@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.identity import LIVE_NS, RETURN_NS, KnownMachine, MatchOutcome, decide, names_within, new_machine
+from gpufleet.fleet.identity import (
+    LIVE_NS,
+    RETURN_NS,
+    KnownMachine,
+    MachineIds,
+    MatchOutcome,
+    decide,
+    names_within,
+    new_machine,
+)
 from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.time import NANOS
 
 NOW = 10**18
@@ -326,3 +336,14 @@ def test_system_uuid_of_an_id_never_changes(events: list[tuple[Machine, int]]) -
         if old is not None and old.machine.system_uuid and evidence.system_uuid:
             assert old.machine.system_uuid == evidence.system_uuid
         assert all(fleet.known[other] == known for other, known in before.items() if other != id_)
+
+
+def test_ids_of_one_machine_have_its_main_id() -> None:
+    found = [
+        SucceededMachine(cluster="c", machine=one, successor="m-a", last_seen=1, was_reported=True)
+        for one in ("m-old", "m-older")
+    ]
+    ids = MachineIds(found)
+    assert ids.of("m-old") == ids.of("m-a") == ("m-a", "m-old", "m-older")
+    assert (ids.main("m-older"), ids.main("m-b"), ids.of("m-b")) == ("m-a", "m-b", ("m-b",))
+    assert ids.joined({"m-b": (), "m-old": (1,), "m-a": (2,)}) == {"m-b": (), "m-a": (1, 2)}

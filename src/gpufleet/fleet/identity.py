@@ -17,14 +17,18 @@ Rule 6. A report without a boot id, such as an imported series, belongs to the l
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
 from gpufleet.model.machine import ATTRIBUTES, Machine, MachineKind
-from gpufleet.model.stored.ledger import NameInterval
+from gpufleet.model.stored.ledger import NameInterval, SucceededMachine
 from gpufleet.model.time import NANOS
+
+T = TypeVar("T")
 
 EVIDENCE = ("system_uuid", "k8s_node_uid", "instance_id", "machine_id", "name")
 """Identifying fields of `Machine`, strongest first."""
@@ -109,6 +113,32 @@ def _name_at(borne: Sequence[BorneName], at: int) -> str | None:
 
 def _renames(known: KnownMachine) -> tuple[BorneName, ...]:
     return known.renames or (BorneName(known.machine.name, 0),)
+
+
+class MachineIds:
+    """Ids of machines. Several can have proved to be of one machine: the main one is that of its own reports."""
+
+    def __init__(self, succeeded: Iterable[SucceededMachine] = ()) -> None:
+        self._main = {one.machine: one.successor for one in succeeded}
+        self._others: dict[str, list[str]] = defaultdict(list)
+        for id_, main in self._main.items():
+            self._others[main].append(id_)
+
+    def main(self, id: str) -> str:  # noqa: A002 - the term of the domain
+        """Return the main id of a machine."""
+        return self._main.get(id, id)
+
+    def of(self, id: str) -> tuple[str, ...]:  # noqa: A002 - as above
+        """Return all ids of a machine, the main one first."""
+        main = self.main(id)
+        return main, *self._others.get(main, ())
+
+    def joined(self, parts: Mapping[str, Sequence[T]]) -> dict[str, tuple[T, ...]]:
+        """Return what is known of machines by main id."""
+        found: dict[str, tuple[T, ...]] = {}
+        for id_, own in parts.items():
+            found[self.main(id_)] = (*found.get(self.main(id_), ()), *own)
+        return found
 
 
 class MatchOutcome(enum.Enum):

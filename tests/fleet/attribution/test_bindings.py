@@ -96,11 +96,11 @@ def test_gpu_at_a_vacant_address_is_bound_since_it_came() -> None:
 
 def test_gpus_stay_bound_on_a_machine_that_proved_to_be_the_bound_one() -> None:
     """What is at other addresses is bound since it came there."""
-    bound = Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",), SECOND: (f"gpu/pci/{SECOND}",)})
-    found = Binding(machine="m-b", devices={FIRST: ("gpu/GPU-2",), SECOND: ("gpu/GPU-3",), "GPU-9": ("gpu/GPU-9",)})
-    devices: dict[str, tuple[str, ...]] = {"GPU-9": ("gpu/GPU-9",), FIRST: ("gpu/GPU-1",)}
-    assert with_bound_gpus(found, bound) == Binding(machine="m-b", devices=devices)
-    assert without_addresses(found) == Binding(machine="m-b", devices={"GPU-9": ("gpu/GPU-9",)})
+    of_uuid: dict[str, tuple[str, ...]] = {"GPU-9": ("gpu/GPU-9",)}
+    bound = Binding(machine="m-a", devices={**of_uuid, FIRST: ("gpu/GPU-1",), SECOND: (f"gpu/pci/{SECOND}",)})
+    found = Binding(machine="m-b", devices={**of_uuid, FIRST: ("gpu/GPU-2",), SECOND: ("gpu/GPU-3",)})
+    assert with_bound_gpus(found, bound) == Binding(machine="m-b", devices={**of_uuid, FIRST: ("gpu/GPU-1",)})
+    assert without_addresses(found) == Binding(machine="m-b", devices=of_uuid)
     assert with_bound_gpus(Binding(machine="m-b"), Binding(machine="m-a")) == Binding(machine="m-b")
 
 

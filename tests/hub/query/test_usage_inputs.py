@@ -6,15 +6,11 @@ from typing import Any
 
 from gpufleet.fleet.cluster_nodes import NodeMatch
 from gpufleet.fleet.usage.units import PhysicalUnit, UnitPlacement
-from gpufleet.hub.query.usage_inputs import MachineIds, place_units
+from gpufleet.hub.query.usage_inputs import place_units
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.kubernetes import ClusterNode
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.stored.readings import StoredText
-from gpufleet.model.stored.samples import StoredSample
-from gpufleet.model.view import Side, View, ViewKind
-from tests.fakes.batches import gpu_sample
 from tests.fakes.store import MemoryStore
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -24,14 +20,6 @@ TEXTS = {
     ("m2", "host_instance_type"): [(10, "p4")],
     ("g1", "host_instance_type"): [(10, "vm")],
 }
-
-
-VIEW = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
-FIRST, SECOND = (StoredSample(sample=gpu_sample(VIEW, at), received_at=at) for at in (1, 2))
-
-
-def succeeded(machine: str, successor: str) -> SucceededMachine:
-    return SucceededMachine(cluster="c", machine=machine, successor=successor, last_seen=1, was_reported=True)
 
 
 class Joins:
@@ -96,10 +84,3 @@ def test_units_without_machines_have_no_place() -> None:
     unit = PhysicalUnit("c", "u", (), None, {})
     place_units([unit], {}, MemoryStore(), Joins(), {})  # type: ignore[arg-type]
     assert unit.placements == ()
-
-
-def test_ids_of_one_machine_have_its_main_id() -> None:
-    ids = MachineIds([succeeded("m-old", "m-a"), succeeded("m-older", "m-a")])
-    assert ids.of("m-old") == ids.of("m-a") == ("m-a", "m-old", "m-older")
-    assert (ids.main("m-older"), ids.main("m-b"), ids.of("m-b")) == ("m-a", "m-b", ("m-b",))
-    assert ids.joined({"m-b": (), "m-old": (FIRST,), "m-a": (SECOND,)}) == {"m-b": (), "m-a": (FIRST, SECOND)}

@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from gpufleet.fleet.attribution.holder_targets import HolderName, holder_names, names_holder, target_name
+from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.readings import known_views
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
@@ -325,10 +326,10 @@ def with_machine(allocation: Allocation, new: Binding, since: int = 0) -> tuple[
 
 def without_addresses(new: Binding) -> Binding:
     """Return a binding without the devices at listed PCI addresses, which `with_device` binds since they came there."""
-    devices = (
-        None if new.devices is None else {name: keys for name, keys in new.devices.items() if not pci_address(name)}
-    )
-    return msgspec.structs.replace(new, devices=devices)
+    if new.devices is None:
+        return new
+    by_uuid = {name: keys for name, keys in new.devices.items() if not pci_address(name)}
+    return msgspec.structs.replace(new, devices=by_uuid)
 
 
 def with_bound_gpus(new: Binding, bound: Binding) -> Binding:
@@ -339,8 +340,7 @@ def with_bound_gpus(new: Binding, bound: Binding) -> Binding:
     if new.devices is None:
         return new
     known = {name: keys for name, keys in (bound.devices or {}).items() if not any(map(_is_slot, keys))}
-    devices = {**(without_addresses(new).devices or {}), **known}
-    return msgspec.structs.replace(new, devices=devices, parents={**new.parents, **bound.parents})
+    return msgspec.structs.replace(new, devices=known, parents={**new.parents, **bound.parents})
 
 
 def without_machine(allocation: Allocation, last_seen: int, *, was_reported: bool) -> tuple[Binding, ...]:
@@ -355,18 +355,14 @@ def without_machine(allocation: Allocation, last_seen: int, *, was_reported: boo
     return (*before, msgspec.structs.replace(current, until=ends))
 
 
-def under_every_id(allocation: Allocation, successors: Mapping[str, str]) -> Allocation:
-    """Return an allocation that is bound to every id of its machines, to compare its claims with those of others.
-
-    Args:
-        allocation: of any kind.
-        successors: id of a machine that only third parties reported, to that of the same machine by its own report.
-    """
-    others: list[Binding] = []
-    for one in allocation.bindings:
-        id_ = successors.get(one.machine, one.machine)
-        same = {id_, *(before for before, after in successors.items() if after == id_)} - {one.machine}
-        others += [msgspec.structs.replace(one, machine=machine) for machine in sorted(same)]
+def under_every_id(allocation: Allocation, ids: MachineIds) -> Allocation:
+    """Return an allocation that is bound to every id of its machines, to compare its claims with those of others."""
+    others = [
+        msgspec.structs.replace(one, machine=id_)
+        for one in allocation.bindings
+        for id_ in ids.of(one.machine)
+        if id_ != one.machine
+    ]
     return msgspec.structs.replace(allocation, bindings=(*others, *allocation.bindings))
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from gpufleet.fleet.attribution import bindings, contract, passthrough, slices, workloads
 from gpufleet.fleet.attribution.bindings import Claims, bound_intervals
+from gpufleet.fleet.identity import MachineIds
 from gpufleet.hub.query import history
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
@@ -317,8 +318,7 @@ class AllocationQueries:
         return [other for other in self._claims.rivals(self._under_every_id(one)) if other not in known]
 
     def _under_every_id(self, allocation: Allocation) -> Allocation:
-        found = self._registry.succeeded_machines()
-        return bindings.under_every_id(allocation, {one.machine: one.successor for one in found})
+        return bindings.under_every_id(allocation, MachineIds(self._registry.succeeded_machines()))
 
     def _bindings(
         self, before: Allocation | None, one: Allocation, at: dt.datetime, *, rebind: bool

@@ -10,6 +10,7 @@ import msgspec
 from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate_unbound, validity
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, may_overlap
+from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
 from gpufleet.fleet.usage.instances import guest_stays, instance_intervals
 from gpufleet.fleet.usage.residence import (
@@ -45,7 +46,6 @@ from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.hub.query.usage_inputs import (
-    MachineIds,
     PastReports,
     check_interval,
     complete_ratios,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
+from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.usage.placements import MachinePlacement, Texts, placements_of
 from gpufleet.fleet.usage.product_names import names_of
 from gpufleet.fleet.usage.residence import Interval, indexed_gpus
@@ -28,7 +29,6 @@ from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance, Value
-from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.stored.readings import StoredText
 from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
@@ -49,32 +49,6 @@ _SOURCES = {
     Side.HOST: HOST_SOURCES,
     Side.GUEST: (Provenance.SLICE_GUEST,),
 }
-
-
-class MachineIds:
-    """Ids of machines; several can have proved to be of one machine. Its main id is that of its own reports. Pure."""
-
-    def __init__(self, succeeded: Iterable[SucceededMachine] = ()) -> None:
-        self._main = {one.machine: one.successor for one in succeeded}
-        self._others: dict[str, list[str]] = defaultdict(list)
-        for id_, main in self._main.items():
-            self._others[main].append(id_)
-
-    def main(self, id: str) -> str:  # noqa: A002 - the term of the domain
-        """Return the main id of a machine."""
-        return self._main.get(id, id)
-
-    def of(self, id: str) -> tuple[str, ...]:  # noqa: A002 - as above
-        """Return all ids of a machine, the main one first."""
-        main = self.main(id)
-        return main, *self._others.get(main, ())
-
-    def joined(self, stored: Mapping[str, Sequence[StoredSample]]) -> dict[str, tuple[StoredSample, ...]]:
-        """Return samples of machines by main id."""
-        found: dict[str, tuple[StoredSample, ...]] = {}
-        for id_, samples in stored.items():
-            found[self.main(id_)] = (*found.get(self.main(id_), ()), *samples)
-        return found
 
 
 class PastReports:
