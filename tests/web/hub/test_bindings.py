@@ -781,11 +781,12 @@ async def test_gpu_at_a_vacant_address_is_bound_once_its_slot_is_known(fleet: Fl
     texts = fleet.body(SEVEN, 20, {gpu("GPU-x", second): 200.0}, {})
     live = gpu_sample(gpu("GPU-x", second), fleet.start + 21 * MINUTE, gpu_power_watts=201.0)
     await fleet.site.post(encode(make_batch(99, live.measured_at, machine=SEVEN, samples=(live,), sender="s")))
-    for body, powers in (b"", set()), (texts, {200.0, 201.0}):
-        if body:
-            await fleet.site.post(body)
-        assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(0), devices=["GPU-z"]))[0] < 300
-        assert await fleet.powers("a") == powers
+    other: dict[str, Any] = {"valid_from": fleet.time(0), "devices": ["GPU-z"]}
+    assert (await fleet.put("c", "charlie", "gpu-7", **other))[0] == 201
+    assert await fleet.powers("a") == set()
+    await fleet.site.post(texts)
+    assert (await fleet.put("c", "charlie", "gpu-7", **other))[0] == 200
+    assert await fleet.powers("a") == {200.0, 201.0}
 
 
 @pytest.mark.parametrize("was_read", [True, False])

@@ -131,7 +131,7 @@ class BusyShares:
         self._past: dict[str, deque[tuple[float, int, int]]] = {}
 
     def before(self, second: float, clusters: Sequence[str], counts: UtilizationCounts) -> dict[str, float]:
-        """Take the present numbers; return the least share of reporting GPUs that was in use at one time before.
+        """Take the present numbers; return what share of the reporting GPUs was in use at one time before, at least.
 
         GPUs that had a utilisation then and have none now can be those that were in use: they do not count. A cluster
         without earlier numbers, or without a utilisation now, has no share.
@@ -143,8 +143,7 @@ class BusyShares:
         """
         past = {one: self._past.get(one, deque()) for one in clusters}
         found = {}
-        for one, *present in zip(clusters, *(column.tolist() for column in counts), strict=True):
-            reporting, known, zero = present
+        for one, reporting, known, zero in zip(clusters, *map(np.ndarray.tolist, counts), strict=True):
             kept = past[one]
             while kept and kept[0][0] <= second - HOUR_SECONDS:
                 kept.popleft()

@@ -60,7 +60,7 @@ _CLUSTER = (
     FactInput("newest_value_seconds", _S, "Ingest time since the receipt of its newest GPU value."),
     FactInput("expected_gpus", "", "Expected GPUs, as in its coverage, without replaced ones."),
     FactInput("reporting_gpus", "", "Reporting GPUs, as in its coverage."),
-    FactInput("zero_utilization_ratio", _R, "Share of exactly 0 among its GPUs with a utilisation."),
+    FactInput("zero_utilization_ratio", _R, "Share of its GPUs with a utilisation that report exactly 0."),
     FactInput("busy_before_ratio", _R, "At least this share of reporting GPUs was in use at a time in the past hour."),
     _UPTIME,
     FactInput("allocated_devices", "", "Devices that Kubernetes or SLURM declares as allocated."),

@@ -163,7 +163,7 @@ VALUE_RULES = (
             in_window(over(facts["busy_before_ratio"], limits["busy_share"]), facts["uptime_seconds"], HOUR_SECONDS),
         ),
         thresholds=(
-            Threshold("zero_share", 0.95, "ratio", "Share of 0 among the GPUs with a utilisation."),
+            Threshold("zero_share", 0.95, "ratio", "Share of the GPUs with a utilisation that report 0."),
             Threshold("busy_share", 0.2, "ratio", "Share of reporting GPUs in use in the hour before."),
         ),
         pending_seconds=60,

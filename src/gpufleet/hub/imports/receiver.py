@@ -195,6 +195,8 @@ class ImportReceiver:
             if record is not None
             and (times := times_of_name(self._registry.past_names(record.id, 0, LATEST), one.name)) is not None
         }
+        if not named:
+            return written
         written, others = written.within(named)
         self._counters.other_name_rows += others
         return written
