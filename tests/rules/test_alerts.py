@@ -61,6 +61,7 @@ def fault_cases() -> Iterator[RuleCase]:
     ):
         # another reading without a fault does not hide the fault
         series = {labelled("gpufleet_gpu_fabric_health_status", {**GPU, "state": "unhealthy"}): "0x12 stale"}
+        series |= {labelled("gpufleet_gpu_info", {**one, "name": "H100"}): "1x30" for one in (GPU, PEER)}
         for fault, source, family, labels in tables:
             _, _, bad, good = NATIVE_FAULTS[fault.name]
             series[labelled(family, labels)] = values.format(bad=bad, good=good)
@@ -151,6 +152,20 @@ def reading_cases() -> Iterator[RuleCase]:
             labelled("kubevirt_vmi_gpu_ecc_errors_double_bit_total", {"name": "vm-0", "gpu_uuid": "GPU-c"}): "0x4 1x10",
         },
         [firing(*(f"GpuUncorrectableEcc {source}" for source in RuleInput), at="7m", of="GpuUncorrectableEcc")],
+    )
+    models = {"a": ("H100 NVL", 18), "b": ("H100 NVL", 17), "c": ("A100", 12), "d": ("A100", 12), "e": ("", 6)}
+    boards = {key: {**GPU, "node": "links", "uuid": f"GPU-{key}"} for key in models}
+    yield RuleCase(
+        "links of two models",
+        {labelled("gpufleet_gpu_nvlinks_active", boards[key]): f"{links}x15" for key, (_, links) in models.items()}
+        | {labelled("gpufleet_gpu_info", {**boards[key], "name": name}): "1x15" for key, (name, _) in models.items()},
+        [
+            Expected(
+                'group by (uuid) (ALERTS{alertname="GpuNvlinkDown",node="links",alertstate="firing"})',
+                {'{uuid="GPU-b"}': 1},
+                "9m",
+            )
+        ],
     )
     held = {"state": "held"}
     pod = {"namespace": "ml", "pod": "web-1"}

@@ -12,6 +12,7 @@ OF_ALERTS = {
     "gpu:dcgm_last_xid:max",
     "gpu:dcgm_fault:timestamp_seconds",
     "gpu:gpufleet_gpu_nvlinks_active:max",
+    "gpu:gpufleet_gpu_model:info",
 }
 """Series that are tested by the alerts that read them."""
 

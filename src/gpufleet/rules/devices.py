@@ -4,7 +4,7 @@ import msgspec
 
 from gpufleet.dialects.native import PREFIX
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.rules.promql import max_by, scraped
+from gpufleet.rules.promql import Sources, max_by, scraped
 
 DEVICE = ("cluster", "node", "uuid", "pci_address", "kind", "side", "device_instance")
 """Labels that identify a device of a node."""
@@ -40,6 +40,7 @@ class AgentSeries(msgspec.Struct, frozen=True):
         window: str = "",
         function: str = "last_over_time",
         offset: str = "",
+        sources: Sources | None = None,
     ) -> str:
         """Return the greatest value of a family for each device.
 
@@ -53,6 +54,7 @@ class AgentSeries(msgspec.Struct, frozen=True):
             window: range of `function`; empty for present values.
             function: function of a range.
             offset: age of the values; empty for present values.
+            sources: sources of further labels that have another name in the family.
         """
 
         def select(own: str) -> str:
@@ -62,14 +64,16 @@ class AgentSeries(msgspec.Struct, frozen=True):
             return f"{selector} offset {offset}" if offset else selector
 
         device = (*DEVICE, *labels)
+        renamed = dict(sources or {})
         if self.honor_labels:
-            outside = [max_by(device, select('vm_name=""'))]
+            outside = [max_by(device, select('vm_name=""'), renamed)]
         else:  # Replacing labels is the most expensive part of a rule: most series do without.
             outside = [
-                max_by(device, select('vm_name="",exported_node=""')),
-                max_by(device, select('vm_name="",exported_node!=""'), self.scraped("node")),
+                max_by(device, select('vm_name="",exported_node=""'), renamed),
+                max_by(device, select('vm_name="",exported_node!=""'), renamed | self.scraped("node")),
             ]
-        inside = max_by((*SUBJECT, *labels), select('vm_name!=""'), self.scraped("node", "namespace") | VM_NAME)
+        names = renamed | self.scraped("node", "namespace") | VM_NAME  # `name` is read before it is replaced
+        inside = max_by((*SUBJECT, *labels), select('vm_name!=""'), names)
         return "\nor\n".join((*outside, inside))
 
     def metric_per_device(self, metric: str, matchers: str = "", *labels: str) -> str:

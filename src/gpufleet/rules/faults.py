@@ -16,6 +16,9 @@ from gpufleet.rules.promql import DAY_SECONDS, join_names, regex
 from gpufleet.rules.rule import AlertSeverity, RecordingRule
 
 NVLINKS = "gpu_nvlinks_active"
+MODEL = "gpu:gpufleet_gpu_model:info"
+"""Recorded series with the label `model`, the name of the product."""
+
 UNHEALTHY_FABRIC = ("degraded_bandwidth", "route_unhealthy", "fabric_manager_disconnected")
 NO_FAULT_OF_CONFIGURATION = ("not_reported", "none")
 
@@ -70,12 +73,13 @@ def _fabric_signal(series: AgentSeries) -> str:
 
 
 def _nvlink_signal(_series: AgentSeries) -> str:
-    """Compare the number of active links with the node's other GPUs and with the day before.
+    """Compare the number of active links with the node's other GPUs of its model and with the day before.
 
     A GPU without active links is not compared with others: boards without a bridge have none.
     """
-    active, machine = device_series(NVLINKS), "cluster, node, namespace, name"
-    peers = f"({active} > 0) < bool on ({machine}) group_left () max by ({machine}) ({active})"
+    active, peer = device_series(NVLINKS), "cluster, node, namespace, name, model"
+    of_model = f"({MODEL} * on ({join_names(*SUBJECT)}) group_left () {active})"
+    peers = f"({of_model} > 0) < bool on ({peer}) group_left () max by ({peer}) {of_model}"
     return _union((peers, f"{active} < bool ({active} offset 1d)"))
 
 
@@ -135,7 +139,7 @@ FAULTS = (
         alert="GpuNvlinkDown",
         severity=AlertSeverity.CRITICAL,
         wait="5m",
-        help="has fewer active NVLinks than the node's other GPUs, or than a day before",
+        help="has fewer active NVLinks than the node's other GPUs of its model, or than a day before",
         signal=_nvlink_signal,
     ),
     Fault(

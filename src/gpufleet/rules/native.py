@@ -3,6 +3,8 @@
 The rules read a device once into `gpu:` series, and build all other levels on these.
 """
 
+from functools import partial
+
 from gpufleet.dialects.native import PREFIX
 from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE
 from gpufleet.exporters.prometheus import GPU_INFO
@@ -11,7 +13,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
 from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
 from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
-from gpufleet.rules.faults import FAULTS, NVLINKS, fault_rule
+from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, fault_rule
 from gpufleet.rules.gaps import native_gaps
 from gpufleet.rules.promql import join_names, max_by, of_both, regex
 from gpufleet.rules.rollups import AMBIGUOUS, ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
@@ -114,6 +116,11 @@ def _inventory_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
             record="node:gpufleet_gpus:count",
             expr=f'count by (cluster, node) ({PHYSICAL}{{side!="guest"}})',
             help="GPUs of the node, including those passed through to guests",
+        ),
+        RecordingRule(
+            record=MODEL,
+            expr=series.per_device(GPU_INFO, f'{GPU},name!=""', "model", sources={"model": ("name",)}),
+            help="Models of GPUs; always 1",
         ),
         RecordingRule(
             record=f"gpu:{PREFIX}{NVLINKS}:max",
@@ -236,10 +243,7 @@ def _xid_rule(series: AgentSeries) -> RecordingRule:
     A number has no series before its first occurrence, so that an increase does not show it. A series that began
     within the window counts too, if the GPU had an XID within the window.
     """
-
-    def counted(**of: str) -> str:
-        return series.per_device(PREFIX + XID_ERRORS, "", "xid", **of)
-
+    counted = partial(series.per_device, PREFIX + XID_ERRORS, "", "xid")
     subject = join_names(*SUBJECT)
     return RecordingRule(
         record=XID,
