@@ -21,7 +21,9 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderState
 from gpufleet.model.time import to_ns
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.recording.reports import RecordedBatches
 from gpufleet.top.observation import observe_recorded
 from tests.fakes.batches import EPOCH, NODE, body, gpu_sample, gpu_view
 from tests.support.command import gpufleet
@@ -65,6 +67,20 @@ async def test_snapshot_has_what_the_hub_has_of_one_machine(tmp_path: Path) -> N
     assert snapshot.devices[0].holders is not None
     assert [one.holder for one in snapshot.devices[0].holders.holdings] == [HOLDER]
     assert [(one.kind, one.code, one.device) for one in snapshot.events] == [("xid", 79, "gpu/GPU-2")]
+
+
+async def test_device_without_uuid_keeps_its_instance(tmp_path: Path) -> None:
+    """dcgm-exporter's page names no UUID of a MIG device."""
+    view = View(kind=ViewKind.MIG, side=Side.HOST, instance="7/0@0000:01:00.0", parent=gpu_view(1).key)
+    async with running_site(tmp_path) as site:
+        at = now()
+        report = MachineReport(machine=NODE, samples=(gpu_sample(gpu_view(1), at), gpu_sample(view, at)))
+        await site.post(
+            encode(Batch(cluster="local", sender="node-a", epoch=EPOCH, seq=1, sent_at=at, reports=(report,)))
+        )
+        snapshot = await asyncio.to_thread(fetch_machine_snapshot, site.hub.url, "node-a", Access())
+    assert view in [one.view for one in snapshot.devices]
+    RecordedBatches("local", bytes(16)).batch(snapshot, at)
 
 
 async def test_machine_of_unknown_state_is_not_current(tmp_path: Path) -> None:

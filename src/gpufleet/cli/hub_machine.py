@@ -177,6 +177,7 @@ def _device(record: GpuRecord, processes: dict[str, tuple[ProcessReport, ...]]) 
         side=device.side,
         uuid=device.uuid,
         pci_address=device.pci_address,
+        instance=device.instance,
         parent=device.parent,
         index=record.index,
         name=device.name,

@@ -576,6 +576,7 @@ def _device(
         side=view.side,
         uuid=view.uuid,
         pci_address=view.pci_address,
+        instance=view.instance,
         parent=view.parent,
         name=device_name(readings),
         source=sources[0].sample.provenance,

@@ -186,6 +186,7 @@ def _device_of(record: GpuRecord) -> Device:
         side=device.side,
         uuid=device.uuid,
         pci_address=device.pci_address,
+        instance=device.instance,
         parent=device.parent,
         index=record.index,
         name=device.name,
