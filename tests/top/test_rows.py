@@ -37,6 +37,20 @@ def test_part_of_an_unknown_gpu_is_a_row_of_its_own() -> None:
     assert len(rows_of(observe_snapshot(node_snapshot(found=(own,))))) == 1
 
 
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        ((Reason.NOT_SUPPORTED, Reason.TIMEOUT, Reason.GPU_LOST), "lost, gpu_lost"),
+        ((Reason.NOT_SUPPORTED, Reason.NOT_REPORTED), "lost"),
+    ],
+)
+def test_failed_gpu_has_the_worst_reason(others: tuple[Reason, ...], status: str) -> None:
+    names = ("gpu_fan_speed_ratio", "gpu_power_watts", "gpu_temperature_celsius")
+    found = gpu(0, readings(**dict(zip(names, others, strict=False)), gpu_state="lost"))
+    (row,) = rows_of(observe_snapshot(node_snapshot(found=(found,))))
+    assert (row.status, row.good) == (status, False)
+
+
 def test_vgpu_instance_has_machine_and_activity() -> None:
     vgpus = {one.number: one for one in rows_of(observe_snapshot(node_snapshot()))[2].parts}
     assert (vgpus["2:3"].utilization, vgpus["2:3"].active, vgpus["2:3"].vm[:8]) == (0.38, True, "5a1c3f0e")

@@ -3,7 +3,7 @@
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.device_state import OK, UNREADABLE, has_state_lane, is_evidence, is_failure, state_of_instance
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
@@ -200,15 +200,16 @@ def device_status(device: Device) -> tuple[str, bool]:
     state = device.readings.get("gpu_state")
     if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
         return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
-    absent = [state] if state is not None and state.absent is not None else []
-    absent += [reading for reading in device.readings.values() if reading.absent is not None]
-    if state is not None and state.value == "ok":
+    values = [value_of(one) for one in (*([state] if state else []), *device.readings.values())]
+    absent = [value for value in values if isinstance(value, Absent)]
+    if state is None or state.value is None:
+        return _absent_text(absent[0]) if absent else NOTHING, False
+    if state.value == OK:
         actions = _required_actions(device)
-        return ", ".join(["ok", *actions]), not actions
-    texts = [str(state.value)] if state is not None and state.value is not None else []
-    if absent:
-        texts.append(_absent_text(absent[0].absent, absent[0].detail))
-    return ", ".join(texts) or NOTHING, False
+        return ", ".join([OK, *actions]), not actions
+    evidence = [one for one in absent if is_evidence(one.reason)]
+    texts = [str(state.value)] + ([_absent_text(worst_absence(evidence))] if evidence else [])
+    return ", ".join(texts), False
 
 
 def _part_status(device: Device) -> tuple[str, bool]:
@@ -224,15 +225,15 @@ def _part_status(device: Device) -> tuple[str, bool]:
         return state, False
     for one in absent if state != OK else ():
         if one.reason is Reason.STALE or is_evidence(one.reason):
-            return _absent_text(one.reason, one.detail), False
+            return _absent_text(one), False
     license_ = device.readings.get("vgpu_license_state")
     if license_ is not None and str(license_.value).startswith("unlicensed"):
         return str(license_.value), False
     return (OK, True) if state == OK else (NOTHING, False)
 
 
-def _absent_text(reason: Reason | None, detail: str) -> str:
-    return f"{reason}: {detail}" if detail else str(reason)
+def _absent_text(absent: Absent) -> str:
+    return f"{absent.reason}: {absent.detail}" if absent.detail else str(absent.reason)
 
 
 def _has_values(device: Device) -> bool:
