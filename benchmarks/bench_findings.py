@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import decode, encode
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.rules.judgement import judge
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES

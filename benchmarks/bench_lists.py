@@ -15,7 +15,7 @@ import msgspec
 from benchmarks.bench_store import START, milliseconds
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.uptime import IngestClock

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
 from gpufleet.config.hub import UsageConfig
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator

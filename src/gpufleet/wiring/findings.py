@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 
 from gpufleet.config.hub import FindingsConfig, HubConfig
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.hub.contract.verdicts import ContractVerdicts

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.hub.findings.allocations import AllocationTurns

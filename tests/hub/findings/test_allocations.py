@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.attribution.contract import unavailable
 from gpufleet.fleet.facts.allocations import AnswerReading
 from gpufleet.hub.findings.allocations import MAX_SECONDS, VALID_SECONDS, AllocationTurns

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.batch import to_wire
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.hub.query.events import EventQueries
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.paging import PageRequest

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from gpufleet.codecs.batch import to_wire
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict

@@ -16,7 +16,8 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import BoundInterval, HeldDevices, devices_overlap, validity
+from gpufleet.fleet.attribution.bindings import BoundInterval, validity
+from gpufleet.fleet.attribution.claims import HeldDevices, devices_overlap
 from gpufleet.fleet.attribution.evidence import SHARED
 from gpufleet.fleet.attribution.holder_targets import names_holder
 from gpufleet.fleet.attribution.reported import by_certainty, is_certain, known_until

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import Claims, binding_at, lacks_machine
+from gpufleet.fleet.attribution.bindings import binding_at, lacks_machine
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.attribution.contract import inactive_reason
 from gpufleet.fleet.devices import independent_readings
 from gpufleet.fleet.readings import MEASURING_LANES

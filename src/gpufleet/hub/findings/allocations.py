@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import Claims, binding_at
+from gpufleet.fleet.attribution.bindings import binding_at
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.attribution.contract import inactive_reason
 from gpufleet.fleet.facts.allocations import (
     AllocationReading,

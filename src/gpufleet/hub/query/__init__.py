@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container
 from concurrent.futures import Executor
 
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
 from gpufleet.hub.query.claim_holders import ClaimHolders

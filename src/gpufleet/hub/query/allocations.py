@@ -10,7 +10,8 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from gpufleet.fleet.attribution import bindings, contract, passthrough, slices, workloads
-from gpufleet.fleet.attribution.bindings import Claims, bound_intervals
+from gpufleet.fleet.attribution.bindings import bound_intervals
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.hub.query import history
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns

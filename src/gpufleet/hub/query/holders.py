@@ -5,7 +5,7 @@ from itertools import groupby
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.claim_holders import ClaimHolders

@@ -8,7 +8,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from gpufleet.fleet.attribution import bindings, passthrough, slices
-from gpufleet.fleet.attribution.bindings import BoundInterval, Claims, HeldDevices, bound_intervals
+from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals
+from gpufleet.fleet.attribution.claims import Claims, HeldDevices
 from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holder_targets import holding_query, names_holder
 from gpufleet.fleet.attribution.holding_intervals import (

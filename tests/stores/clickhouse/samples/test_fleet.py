@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.claims import Claims
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.uptime import IngestClock
