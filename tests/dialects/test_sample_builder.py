@@ -145,12 +145,19 @@ def test_lost_reading_of_a_mig_device_overrules_the_state_of_its_gpu() -> None:
 
 def test_core_error_of_a_mig_device_with_numbers_is_an_error_of_its_gpu() -> None:
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPU.key)
-    for other, expected in ((1, "error"), (Absent(Reason.DRIVER_ERROR), "ok")):
+    bar1 = "gpu_bar1_used_bytes"
+    for metric, other, at, expected in (
+        (bar1, 1, 2, "error"),
+        (bar1, Absent(Reason.DRIVER_ERROR), 2, "ok"),
+        (bar1, 1, 1, "ok"),  # an earlier scrape
+        ("mig_multiprocessors", 16, 2, "ok"),  # a constant
+        ("gpu_compute_processes", 0, 2, "ok"),
+    ):
         builder = SampleBuilder()
-        builder.add(GPU, "gpu_state", "ok", 1)
-        builder.add(mig, "gpu_memory_used_bytes", Absent(Reason.DRIVER_ERROR), 1)
-        builder.add(mig, "gpu_bar1_used_bytes", other, 1)
-        builder.add(mig, "mig_profile", "1g.18gb", 1)
+        builder.add(GPU, "gpu_state", "ok", 2)
+        builder.add(mig, "gpu_memory_used_bytes", Absent(Reason.DRIVER_ERROR), 2)
+        builder.add(mig, metric, other, at)
+        builder.add(mig, "mig_profile", "1g.18gb", 2)
         found = {sample.view: sample.values.get("gpu_state") for sample in builder.samples("x")}
         assert found == {GPU: expected, mig: None}
 

@@ -54,7 +54,7 @@ def test_table_indents_instances_below_their_gpu() -> None:
 @pytest.mark.parametrize(
     ("metric", "reason", "states"),
     [
-        ("gpu_memory_used_bytes", Reason.GPU_LOST, ["lost", "ok"]),
+        ("gpu_memory_used_bytes", Reason.GPU_LOST, ["ok", "–"]),  # its GPU is ok since
         ("gpu_memory_used_bytes", Reason.TIMEOUT, ["ok", "unreadable"]),
         ("gpu_memory_used_bytes", Reason.STALE, ["ok", "stale"]),
         ("gpu_memory_used_bytes", Reason.NO_DATA, ["no_data", "ok"]),
@@ -80,6 +80,30 @@ def test_instance_that_is_not_read_is_not_ok_in_the_table(metric: str, reason: R
     page = TableExporter(width=200).render(msgspec.structs.replace(whole, devices=tuple(devices))).decode()
     rows = [line for line in page.splitlines() if "└ MIG 1g.18gb" in line]
     assert sorted(row.split()[-1] for row in rows) == states
+
+
+def with_states(whole: Snapshot, gpu_state: str, **readings: Reading) -> list[str]:
+    """Return the states of the MIG devices in the table, with the state of their GPU and readings of one of them."""
+    changes = {gpu(0): {"gpu_state": Reading(value=gpu_state, reader="nvml", side="host")}, mig(9): readings}
+    devices = [
+        msgspec.structs.replace(one, readings={**one.readings, **changes.get(one.view, {})}) for one in whole.devices
+    ]
+    page = TableExporter(width=200).render(msgspec.structs.replace(whole, devices=tuple(devices))).decode()
+    return sorted(line.split()[-1] for line in page.splitlines() if "└ MIG 1g.18gb" in line)
+
+
+@pytest.mark.parametrize("state", ["lost", "reset_required", "hung"])
+def test_no_part_of_a_failed_gpu_is_ok(state: str) -> None:
+    """The values of another reader can be of a pass before the failure."""
+    assert with_states(snapshot(), state) == [state, state]
+
+
+@pytest.mark.parametrize("reason", [Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERROR])
+def test_failure_of_a_part_is_over_if_its_gpu_is_ok(reason: Reason) -> None:
+    """A reader that stopped before the recovery has readings that no other one has."""
+    old = Reading(absent=reason, reader="dcgm", side="host")
+    assert with_states(snapshot(), "ok", gpu_sm_activity_ratio=old, gpu_power_watts=old) == ["ok", "ok"]
+    assert with_states(snapshot(), "error", gpu_power_watts=old) != ["ok", "ok"]
 
 
 def test_csv_rows_have_the_key_of_the_instance() -> None:

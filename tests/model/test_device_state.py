@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import CORE_READINGS, state_of, worst_state
+from gpufleet.model.device_state import CORE_READINGS, state_of, state_with_instances, worst_state
 from gpufleet.model.reading import DimValue, Value
 
 CORE: dict[str, Value | Absent] = dict.fromkeys(CORE_READINGS, 1)
@@ -39,6 +39,20 @@ def absent(reason: Reason) -> dict[str, Value | Absent]:
 )
 def test_state_follows_from_the_worst_reading(changed: dict[str, Value | Absent], state: str | Absent) -> None:
     assert state_of(CORE | changed) == state
+
+
+@pytest.mark.parametrize(
+    ("others", "state"),
+    [
+        ({"gpu_bar1_used_bytes": 1}, "error"),
+        ({"gpu_compute_processes": 0, "mig_profile": "1g.18gb"}, "ok"),
+        ({"mig_multiprocessors": 16}, "ok"),  # a constant, of the slow lane
+        ({"gpu_compute_processes": Absent(Reason.GPU_LOST)}, "lost"),
+    ],
+)
+def test_failed_mig_device_is_evidence_if_it_was_measured(others: dict[str, Value | Absent], state: str) -> None:
+    readings = {"gpu_memory_used_bytes": Absent(Reason.TIMEOUT), **others}
+    assert state_with_instances("ok", [(readings, ())]) == state
 
 
 def test_reading_with_dimensions_is_evidence() -> None:

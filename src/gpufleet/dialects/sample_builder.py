@@ -8,7 +8,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject, ValueType
-from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_error, worst_state
+from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_error, is_measured, worst_state
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -108,8 +108,9 @@ class SampleBuilder:
         """Return the samples; all texts of a subject have the time of the newest text."""
         for key, times in self._failed_instances.items():
             parent = self._views[key].parent
-            if parent is not None and self._has_number(key):  # as `device_state.state_with_instances`
-                self._evidence.setdefault(parent, set()).update((at, ERROR) for at in times)
+            if parent is not None:  # as `device_state.state_with_instances`
+                found = {(at, ERROR) for at in times if self._is_measured(key, at)}
+                self._evidence.setdefault(parent, set()).update(found)
         for key, proven in self._evidence.items():
             if key in self._views:  # a page may have the MIG devices of a GPU without it
                 self._correct_states(key, proven)
@@ -149,11 +150,10 @@ class SampleBuilder:
         if state is not None:
             self._evidence.setdefault(key, set()).add((at, state))
 
-    def _has_number(self, key: str) -> bool:
-        rows = [row for (of, _, _), row in self._rows.items() if of == key]
-        return any(
-            isinstance(value, int | float) for row in rows for value in (*row.values.values(), *row.dims.values())
-        )
+    def _is_measured(self, key: str, at: int) -> bool:
+        row = self._rows[key, CATALOGUE[STATE].lane, at]
+        dims = ((metric, value) for (metric, _), value in row.dims.items())
+        return any(is_measured(metric, value) for metric, value in (*row.values.items(), *dims))
 
     def _correct_states(self, key: str, proven: Iterable[tuple[int, str]]) -> None:
         """Replace better states of the page by those that its readings prove. No page state is made up as `ok`.

@@ -5,9 +5,20 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import OK, UNREADABLE, has_state_lane, is_evidence, is_failure, state_of_instance
+from gpufleet.model.device_state import (
+    ERROR,
+    HUNG,
+    LOST,
+    OK,
+    RESET_REQUIRED,
+    UNREADABLE,
+    has_state_lane,
+    is_evidence,
+    is_failure,
+    state_of_instance,
+)
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
-from gpufleet.model.reading import dim_value_of, value_of
+from gpufleet.model.reading import Value, dim_value_of, value_of
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest
 from gpufleet.model.text import printable
 from gpufleet.model.time import NANOS, to_datetime
@@ -193,10 +204,16 @@ NOTHING = "–"
 """Text of a value that is absent."""
 
 
-def device_status(device: Device) -> tuple[str, bool]:
-    """Return the state of a device, or the reason of its absent readings; and whether the state is good."""
+def device_status(device: Device, gpu: Device | None = None) -> tuple[str, bool]:
+    """Return the state of a device, or the reason of its absent readings; and whether the state is good.
+
+    Args:
+        device: GPU, MIG device or vGPU.
+        gpu: the GPU of a part, None if it is unknown.
+    """
     if device.kind is not ViewKind.GPU and _has_values(device):
-        return _part_status(device)
+        stated = None if gpu is None else gpu.readings.get("gpu_state")
+        return _part_status(device, None if stated is None else stated.value)
     state = device.readings.get("gpu_state")
     if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
         return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
@@ -212,13 +229,21 @@ def device_status(device: Device) -> tuple[str, bool]:
     return ", ".join(texts), False
 
 
-def _part_status(device: Device) -> tuple[str, bool]:
-    """Return the state of a MIG device or vGPU by its numbers in the lane of the GPU's state.
+def _part_status(device: Device, gpu_state: object) -> tuple[str, bool]:
+    """Return the state of a MIG device or vGPU by the state of its GPU, and by its own numbers in the lane of that.
 
     Constants, such as its profile, show nothing, and slow lanes can have read a loss from which the GPU has recovered.
+    No part of a lost or hung GPU works, whatever an older pass read. While the GPU is ok, a failure of a part is of an
+    older pass, too: the state of a GPU includes those of its parts.
     """
+    if gpu_state in (LOST, RESET_REQUIRED, HUNG):
+        return str(gpu_state), False
     values = {name: value_of(one) for name, one in device.readings.items() if has_state_lane(name)}
-    state = state_of_instance(values, [dim_value_of(one) for one in device.dimensions if has_state_lane(one.metric)])
+    dims = [dim_value_of(one) for one in device.dimensions if has_state_lane(one.metric)]
+    state = state_of_instance(values, dims)
+    if gpu_state == OK and state in (LOST, RESET_REQUIRED, ERROR):
+        values = {name: value for name, value in values.items() if not _is_failed(value)}
+        state = state_of_instance(values, [dim for dim in dims if not _is_failed(dim.value)])
     absent = [value for value in values.values() if isinstance(value, Absent)]
     has_failed = state != UNREADABLE or any(is_failure(one.reason) for one in absent)
     if isinstance(state, str) and state != OK and has_failed:
@@ -230,6 +255,10 @@ def _part_status(device: Device) -> tuple[str, bool]:
     if license_ is not None and str(license_.value).startswith("unlicensed"):
         return str(license_.value), False
     return (OK, True) if state == OK else (NOTHING, False)
+
+
+def _is_failed(value: Value | Absent) -> bool:
+    return isinstance(value, Absent) and is_failure(value.reason)
 
 
 def _absent_text(absent: Absent) -> str:

@@ -177,9 +177,10 @@ def _device_table(devices: Sequence[Device]) -> Table:
     shows_holders = any(device.holders is not None for device in devices)
     if shows_holders:
         table.add_column("holder", overflow="fold")
+    gpus = {device.key: device for device in devices if device.kind is ViewKind.GPU}
     for device in devices:
         readings = device.readings
-        state, good = device_status(device)
+        state, good = device_status(device, gpus.get(device.parent or ""))
         table.add_row(
             NOTHING if device.index is None else str(device.index),
             printable(_title(device)),

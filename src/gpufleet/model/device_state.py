@@ -96,8 +96,7 @@ def state_with_instances(
     """Return the state of a GPU by its own state, and by the readings of its MIG devices and vGPU instances.
 
     An instance that is lost, requires a reset, or has a core reading that failed shows the same of its GPU. An instance
-    without any measured number may have ended, and shows no error: its texts (profile, ids) may be those of its
-    listing, and an empty list of processes is no answer.
+    without any measured number may have ended, and shows no error: see `is_measured`.
 
     Args:
         state: the GPU's own state.
@@ -111,11 +110,19 @@ def state_with_instances(
 
 
 def state_of_instance(values: Mapping[str, Value | Absent], dims: Iterable[DimValue]) -> str | Absent:
-    """Return the state of a MIG device or vGPU instance by its measured numbers, as `state_of`."""
-    measured = {
-        name: value for name, value in values.items() if not isinstance(value, str) and name not in PROCESS_COUNTS
-    }
-    return state_of(measured, dims)
+    """Return the state of a MIG device or vGPU instance by its measured numbers and its absences, as `state_of`."""
+    return state_of(
+        {name: value for name, value in values.items() if isinstance(value, Absent) or is_measured(name, value)},
+        [dim for dim in dims if isinstance(dim.value, Absent) or is_measured(dim.metric, dim.value)],
+    )
+
+
+def is_measured(metric: str, value: Value | Absent) -> bool:
+    """Return whether a reading of an instance shows that the instance was measured in the lane of the state.
+
+    Texts (profile, ids) and constants may be those of a listing, and an empty list of processes is no answer.
+    """
+    return isinstance(value, int | float) and metric not in PROCESS_COUNTS and has_state_lane(metric)
 
 
 def has_state_lane(metric: str) -> bool:

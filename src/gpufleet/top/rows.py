@@ -174,13 +174,14 @@ def _row(node: ObservedNode, device: Device, parts: Mapping[str, list[Device]]) 
     return msgspec.structs.replace(
         _plain_row(node, device, index if device.kind is ViewKind.GPU else device.instance or NOTHING),
         host=_vgpu_host(device.readings, sum(part.kind is ViewKind.VGPU for part in of_device)),
-        parts=tuple(_plain_row(node, part, f"{index}:{part.instance or '?'}") for part in of_device),
+        parts=tuple(_plain_row(node, part, f"{index}:{part.instance or '?'}", device) for part in of_device),
     )
 
 
-def _plain_row(node: ObservedNode, device: Device, number: str) -> DeviceRow:
+def _plain_row(node: ObservedNode, device: Device, number: str, gpu: Device | None = None) -> DeviceRow:
+    """Return the row of a device, without what it hosts; `gpu` is the GPU of a part."""
     readings = device.readings
-    status, good = device_status(device)
+    status, good = device_status(device, gpu)
     active = number_of(readings, "vgpu_active")
     use = _utilization(device)
     return DeviceRow(
