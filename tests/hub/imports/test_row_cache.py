@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.dialects.sample_builder import SERIES_ENDED
 from gpufleet.hub.imports.row_cache import RowCache
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -248,6 +249,21 @@ def test_ecc_mode_of_an_earlier_part_counts() -> None:
     assert without_mode(rows, T0 + 3 * NANOS) == [0, 0]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("before", "after"), [("disabled", "enabled"), ("enabled", "disabled")])
+def test_counts_have_the_ecc_mode_of_their_time(before: str, after: str, *, ahead: bool) -> None:
+    """ECC was switched while the hub was down. The queue with the modes can be ahead of that with the counts."""
+    rows, at = RowCache(), [T0 + second * NANOS for second in range(4)]
+    modes = [sample(0, one, {MODE: before if place < 2 else after}, lane=Lane.STATIC) for place, one in enumerate(at)]
+    counts = [sample(0, one, {COUNT: 0}) for one in at]
+    for parts in (modes, counts) if ahead else ([*counts, *modes],):
+        written = rows.merge(NODE, parts)
+        rows.keep(NODE, written, 0.0)
+    values = {row.measured_at: row.values[COUNT] for row in written if COUNT in row.values}
+    expected = {"disabled": NO_ECC, "enabled": 0}
+    assert values == {one: expected[before if place < 2 else after] for place, one in enumerate(at)}
+
+
 def test_zero_counts_with_an_unreadable_ecc_mode_are_no_values() -> None:
     rows, timeout = RowCache(), Absent(Reason.TIMEOUT)
     rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {MODE: timeout}, lane=Lane.STATIC)]), 0.0)
@@ -326,6 +342,21 @@ def test_readings_of_a_part_without_the_rest_of_a_page_are_no_defaults() -> None
     later = msgspec.structs.replace(used, measured_at=T0 + NANOS)
     assert newest_row(rows, [later]) == {"gpu_protected_memory_used_bytes": 0}
     assert newest_row(rows, [sample(0, T0 + NANOS, SLOTS, lane=Lane.STATIC)]) == SLOTS
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_name_whose_series_ends_is_still_that_of_the_product(order: int) -> None:
+    """An info series ends and another one begins with each change of a label, in two queues of one writer."""
+    rows, activity = RowCache(), "gpu_memory_activity_ratio"
+    name = sample(0, T0, {"gpu_name": "NVIDIA GB10"}, lane=Lane.STATIC)
+    newest_row(rows, [name])
+    ended = sample(0, T0 + NANOS, {"gpu_name": SERIES_ENDED}, lane=Lane.STATIC)
+    idle = sample(0, T0 + NANOS, {activity: 0.0})
+    for request in [[msgspec.structs.replace(name, measured_at=T0 + NANOS)], [ended, idle]][::order]:
+        written = rows.merge(NODE, request)
+        rows.keep(NODE, written, 0.0)
+        values = [row.values[activity] for row in written if activity in row.values]
+        assert values == [Absent(Reason.NOT_SUPPORTED, activity)] * (idle in request)
 
 
 def test_product_name_of_an_earlier_request_shows_missing_engines() -> None:

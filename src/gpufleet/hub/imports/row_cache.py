@@ -5,7 +5,8 @@ for each subject, reader, lane and instant. So each part is merged with earlier 
 a whole row.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -132,37 +133,42 @@ class RowCache:
         return [row for instants in found.values() for row in instants.values()]
 
     def _without_board_defaults(self, machine: Machine, parts: Sequence[Sample]) -> Iterator[Sample]:
-        modes = {(board_of(part), part.reader): part.values[ECC_MODE] for part in parts if ECC_MODE in part.values}
-        deciding: dict[Device, dict[str, Value | Absent]] = {}
+        """Yield the parts, which are in order of time, judged by what was known at their time."""
+        deciding: dict[Device, list[Sample]] = {}
+        modes: dict[tuple[str, str], list[Sample]] = {}
         for part in parts:
             if not DECIDING.isdisjoint(part.values):
-                deciding.setdefault(_device_of(machine, part), {}).update(_deciding(part))
-        known: dict[Device, dict[str, Value | Absent]] = {}
-        effective: dict[tuple[str, str], EccMode] = {}
+                deciding.setdefault(_device_of(machine, part), []).append(part)
+            if ECC_MODE in part.values and (board := board_of(part)) is not None:
+                modes.setdefault((board, part.reader), []).append(part)
+        known: dict[Device, _KnownReadings] = {}
+        known_modes: dict[tuple[str, str], _KnownReadings] = {}
+        effective: dict[tuple[str, str, EccMode], EccMode] = {}
         of_boards = _by_board(parts) if any(map(has_ecc_counts, parts)) else {}
         for part in parts:
             board = board_of(part)
             if may_have_defaults(part):
                 device = _device_of(machine, part)
                 if device not in known:
-                    known[device] = self._newest_deciding(device) | deciding.get(device, {})
-                part = without_defaults(part, known[device])
+                    known[device] = _KnownReadings(
+                        [*self._rows(device, _DECIDING_LANES), *deciding.get(device, [])], _deciding
+                    )
+                part = without_defaults(part, known[device].until(part.measured_at))
             if board is None or not has_ecc_counts(part):
                 yield part
                 continue
             place = board, part.reader
-            if place not in effective:
-                mode = modes.get(place) or self._newest_ecc_mode(machine, *place)
-                effective[place] = self._effective_ecc_mode(machine, board, part.reader, mode, of_boards[place])
-            yield with_ecc_mode(part, effective[place])
+            if place not in known_modes:
+                rows = self._rows((machine, *place), [CATALOGUE[ECC_MODE].lane])
+                known_modes[place] = _KnownReadings([*rows, *modes.get(place, [])], _ecc_modes)
+            mode = known_modes[place].until(part.measured_at).get(ECC_MODE)
+            if (*place, mode) not in effective:
+                own = self._effective_ecc_mode(machine, board, part.reader, mode, of_boards[place])
+                effective[*place, mode] = own
+            yield with_ecc_mode(part, effective[*place, mode])
 
-    def _newest_deciding(self, device: Device) -> dict[str, Value | Absent]:
-        """Return the newest readings of a device's rows that decide about defaults."""
-        found: dict[str, Value | Absent] = {}
-        for lane in _DECIDING_LANES:
-            for _, row in sorted(self._kept.get((*device, lane), {}).items()):
-                found |= _deciding(row)
-        return found
+    def _rows(self, device: Device, lanes: Iterable[Lane]) -> list[Sample]:
+        return [row for lane in lanes for row in self._kept.get((*device, lane), {}).values()]
 
     def _effective_ecc_mode(
         self, machine: Machine, board: str, reader: str, mode: EccMode, parts: Sequence[Sample]
@@ -170,16 +176,10 @@ class RowCache:
         """Return the ECC mode in which the counts of a board count, by its parts and its rows."""
         if mode is not None and not isinstance(mode, Absent):
             return mode
-        subjects = [(machine, board, reader, lane) for lane in Lane]
-        own = [*parts, *[row for subject in subjects for row in self._kept.get(subject, {}).values()]]
+        own = [*parts, *self._rows((machine, board, reader), Lane)]
         if mode is None:
             mode = NO_ECC if lists_ecc_modes(reader) else missing_ecc_mode(own)
         return board_ecc_mode(mode, own)
-
-    def _newest_ecc_mode(self, machine: Machine, board: str, reader: str) -> EccMode:
-        rows = self._kept.get((machine, board, reader, CATALOGUE[ECC_MODE].lane))
-        modes = {at: row.values[ECC_MODE] for at, row in rows.items() if ECC_MODE in row.values} if rows else None
-        return modes[max(modes)] if modes else None
 
     def _note_repeated(self, subject: Subject, part: Sample) -> None:
         before = self._repeated.get(subject)
@@ -228,6 +228,23 @@ class RowCache:
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
         self._repeated = {subject: part for subject, part in self._repeated.items() if subject in self._written}
         self._instants = sum(map(len, self._kept.values()))
+
+
+class _KnownReadings:
+    """Readings of a device by time: those known at a time are the newest ones until then, else the first ones after."""
+
+    def __init__(self, rows: Iterable[Sample], read: Callable[[Sample], Mapping[str, Value | Absent]]) -> None:
+        """Take rows of any order, the later one of equal times counts, and what is read of a row."""
+        self._left = deque((row.measured_at, read(row)) for row in sorted(rows, key=lambda one: one.measured_at))
+        self._known: dict[str, Value | Absent] = {}
+        for _, found in reversed(self._left):
+            self._known |= found
+
+    def until(self, at: int) -> Mapping[str, Value | Absent]:
+        """Return the readings at a time; calls are in order of time."""
+        while self._left and self._left[0][0] <= at:
+            self._known |= self._left.popleft()[1]
+        return self._known
 
 
 class _InstantIndex:
@@ -293,9 +310,19 @@ def _has_texts_only(row: Sample) -> bool:
 
 
 def _deciding(row: Sample) -> dict[str, Value | Absent]:
-    """Return the readings that decide about defaults; an absent place in a rack is itself the result of such a rule."""
-    found = deciding_readings(row)
-    return {name: value for name, value in found.items() if name not in RACK_PLACE or not isinstance(value, Absent)}
+    """Return the readings that decide about defaults.
+
+    An absent place in a rack is itself the result of such a rule, and the end of a series proves nothing about a board.
+    """
+    return {
+        name: value
+        for name, value in deciding_readings(row).items()
+        if value != SERIES_ENDED and (name not in RACK_PLACE or not isinstance(value, Absent))
+    }
+
+
+def _ecc_modes(row: Sample) -> dict[str, Value | Absent]:
+    return {ECC_MODE: row.values[ECC_MODE]} if row.values.get(ECC_MODE, SERIES_ENDED) != SERIES_ENDED else {}
 
 
 def _contradicts(before: Sample, part: Sample) -> bool:
