@@ -485,8 +485,8 @@ class MachineCache:
     def _retire_stand_ins(self, cluster: str, before: MachineRow, machine: Machine) -> None:
         """Retire the machines that third parties reported under the new name of a machine before it did itself.
 
-        Those that reported while the machine had its earlier name are other machines. Guests of several hypervisors can
-        have one name.
+        Those that were known when the machine was last reported under its earlier name are other machines. Guests of
+        several hypervisors can have one name.
         """
         if machine.kind is MachineKind.GUEST:
             return
@@ -495,7 +495,7 @@ class MachineCache:
         if any(not has_name_only(row.known.machine) for row in rows):
             return  # the name alone means none of its bearers
         for row in rows:
-            if row.known.named_only or row.first_seen > before.known.made_at:
+            if row.known.named_only or row.first_seen > before.known.last_seen:
                 row.known = msgspec.structs.replace(row.known, successor=before.known.id)
                 self._succeeded.add(row.known.id)
                 self._changed[row.known.id] = None

@@ -630,6 +630,35 @@ async def test_tenant_keeps_a_machine_that_another_one_names(fleet: Fleet) -> No
     assert (await fleet.put("c", "charlie", "gpu-8", valid_from=fleet.time(20)))[0] == 409
 
 
+async def test_machine_with_imports_under_both_names_is_no_stand_in(fleet: Fleet) -> None:
+    """The exporter of gpu-7 goes on without its agent. gpu-8 is another machine; gpu-7 gets its name."""
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+    await fleet.write_power("gpu-8", 1, 800.0, 10)
+    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(8)))[0] == 201
+    await fleet.write_power("gpu-7", 0, 712.0, 12)
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 701.0, 31, gpu("GPU-0"))
+    assert await fleet.powers("b") == {800.0}
+    past = {"valid_from": fleet.time(8), "valid_to": fleet.time(20)}
+    assert (await fleet.put("c", "charlie", await fleet.id_of(SEVEN), **past))[0] == 201
+
+
+async def test_gpu_of_another_id_of_a_machine_displaces_none(tmp_path: Path) -> None:
+    """gpu-7 was off. gpu-8 had another GPU at the same address until gpu-7 got its name."""
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site, 10 * MINUTE)
+        await fleet.report(SEVEN, 700.0, 0, gpu("GPU-0"))
+        for name, tenant, machine, since in (("a", "acme", "gpu-7", 0), ("b", "bravo", "gpu-8", 3)):
+            if name == "b":
+                for at in range(6, 18, 2):
+                    await fleet.write_power("gpu-8", 1, 800.0, at, pci_bus_id="00000000:01:00.0")
+            span = {"valid_from": fleet.time(since), "valid_to": fleet.time(24)}
+            assert (await fleet.put(name, tenant, machine, **span))[0] == 201
+        before = await fleet.usage("a"), await fleet.usage("b")
+        assert [one["held_gpu_hours"] for one in before] == [pytest.approx(4.0), pytest.approx(3.5)]
+        await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 900.0, 30, gpu("GPU-0"))
+        assert (await fleet.usage("a"), await fleet.usage("b")) == before
+
+
 async def test_usage_of_a_renamed_machine_has_time_of_its_import(tmp_path: Path) -> None:
     """The tenant keeps the machine. Its exporter reports the new name for 40 minutes until its agent reports."""
     async with running_site(tmp_path) as site:

@@ -15,13 +15,13 @@ from gpufleet.fleet.usage.shares import by_place, share_intervals
 from gpufleet.fleet.usage.stays import bounded_stays, is_left
 from gpufleet.fleet.usage.units import SIZES, WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
+from gpufleet.hub.query.gpu_stays import complete_stays
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
 from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.usage_inputs import (
     check_interval,
     complete_ratios,
-    complete_stays,
     measured,
     name_units,
     place_units,

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES, BoundInterval, is_of_host
 from gpufleet.fleet.readings import STATE
+from gpufleet.hub.query.gpu_stays import REPORTED
 from gpufleet.hub.query.history import SeriesPart, SeriesWindow
-from gpufleet.hub.query.usage_inputs import REPORTED
 from gpufleet.model.catalogue.probe import PROBE_METRICS
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample, StoredSeries

@@ -17,11 +17,6 @@ from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Interval,
     gaps,
-    last_reported,
-    possibly_added,
-    possibly_moved,
-    possibly_replaced,
-    unread_slots,
 )
 from gpufleet.fleet.usage.segments import (
     HeldPart,
@@ -32,12 +27,13 @@ from gpufleet.fleet.usage.segments import (
     device_intervals,
 )
 from gpufleet.fleet.usage.shares import TargetIndex, WorkloadShare, workload_shares
-from gpufleet.fleet.usage.stays import bounded_stays, clipped, is_left
+from gpufleet.fleet.usage.stays import clipped, is_left
 from gpufleet.fleet.usage.totals import usage_rows
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.events import is_active_within
 from gpufleet.hub.query.executors import BoundedExecutor
+from gpufleet.hub.query.gpu_stays import PastReports, stays_of
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
@@ -46,10 +42,8 @@ from gpufleet.hub.query.names import without_machine_ids
 from gpufleet.hub.query.prices import CurrentPrices
 from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.hub.query.usage_inputs import (
-    PastReports,
     check_interval,
     complete_ratios,
-    complete_stays,
     measured,
     name_units,
     place_units,
@@ -246,7 +240,7 @@ class UsageCalculator:
         held = self._held(cluster, mine, shown, machines, start, end)
         machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        stays = self._stays(cluster, stored)
+        stays = stays_of(self._store, cluster, stored, MachineIds(self._registry.succeeded_machines()))
         of_hosts, now = PastReports(self._store, cluster, Side.HOST), self._clock.now_ns()
         instances = {
             one.id: instance_intervals(
@@ -282,34 +276,6 @@ class UsageCalculator:
         held_parts = [(unit.id, unit.part.name) for unit in every]
         complete_ratios(self._store, cluster, units.by_id, held_parts, now)
         return units.by_id, placed
-
-    def _stays(self, cluster: str, stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, tuple[Interval, ...]]:
-        """Return the bounded stays of the GPUs of machines, given their newest samples.
-
-        A GPU also leaves for a machine without an allocation. So the past does not depend on which allocations are
-        in the query. Ids that proved to be those of one machine have the same stays.
-        """
-        ids = MachineIds(self._registry.succeeded_machines())
-        own = last_reported(stored)
-        shared = self._store.shared_gpus(cluster) if own else {}
-        known = {*stored, *(id_ for _, view in own for id_ in shared.get(view, ()))}
-        others = {same for id_ in known for same in ids.of(id_)} - set(stored)
-        every = {**stored, **self._store.latest_of(cluster, sorted(others))} if others else stored
-        joined = ids.joined(every)
-        unread = unread_slots(joined)
-        stays: dict[Place, tuple[Interval, ...]] = {}
-        for side in (Side.HOST, Side.GUEST):
-            reported = last_reported(joined, side)
-            changed = {*possibly_moved(reported), *possibly_replaced(joined, reported), *possibly_added(reported)}
-            read = sorted(same for id_ in changed for same in ids.of(id_))
-            slots = [
-                msgspec.structs.replace(one, machine=ids.main(one.machine))
-                for one in (self._store.slots(cluster, read) if read else ())
-            ]
-            reports = PastReports(self._store, cluster, side, ids)
-            found = bounded_stays(slots, reported, reports.any_within, unread)
-            stays |= {(same, view): one for (id_, view), one in found.items() for same in ids.of(id_)}
-        return complete_stays(self._store, cluster, every, stays)
 
     def _held(
         self,

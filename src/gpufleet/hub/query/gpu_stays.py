@@ -1,0 +1,187 @@
+"""Stays of GPUs in the machines of a cluster, by what the store has of their reports. Blocks."""
+
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+import msgspec
+
+from gpufleet.fleet.attribution.bindings import HOST_SOURCES
+from gpufleet.fleet.identity import MachineIds
+from gpufleet.fleet.usage.residence import (
+    Interval,
+    indexed_gpus,
+    last_reported,
+    possibly_added,
+    possibly_moved,
+    possibly_replaced,
+    unread_slots,
+)
+from gpufleet.fleet.usage.stays import bounded_stays, with_indexed
+from gpufleet.fleet.usage.units import Place
+from gpufleet.hub.query.usage_inputs import MAX_SPAN_NS
+from gpufleet.model.api.inventory import StoredSlot
+from gpufleet.model.reading import Provenance
+from gpufleet.model.stored.retention import Resolution
+from gpufleet.model.stored.samples import StoredSample, StoredSeries
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.ports.store import HistoryStore, Store
+
+_MINUTE_NS = 60 * NANOS
+_HOUR_NS = 3600 * NANOS
+REPORTED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
+"""A GPU that is reported has at least one of these readings."""
+_SOURCES = {
+    Side.HOST: HOST_SOURCES,
+    Side.GUEST: (Provenance.SLICE_GUEST,),
+}
+
+
+class PastReports:
+    """Looks up the reports of a GPU by a machine of a cluster, under any of its ids, on one side, in an interval."""
+
+    def __init__(self, store: HistoryStore, cluster: str, side: Side, ids: MachineIds | None = None) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._sources = _SOURCES[side]
+        self._ids = ids or MachineIds()
+
+    def any_within(self, place: Place, start: int, end: int) -> bool:
+        """Return whether there is a report in the whole hours of an interval; nanoseconds since 1970.
+
+        Parts of hours are left out, since only hours are kept of times long ago: the result does not change then.
+        """
+        start = max(start, end - MAX_SPAN_NS)
+        first, last = -(-start // _HOUR_NS) * _HOUR_NS, end // _HOUR_NS * _HOUR_NS
+        if first >= last:
+            return False
+        return any(
+            (place[1], name) in found.points
+            for found in self._series(place, first, last, last - first)
+            for name in REPORTED
+        )
+
+    def last_within(self, place: Place, start: int, end: int) -> int | None:
+        """Return the last report in an interval, or None if there is none; nanoseconds since 1970.
+
+        It is known to the minute, and to the hour where only hourly rollups are left.
+        """
+        hour = end - end % _HOUR_NS
+        start = max(start, end - MAX_SPAN_NS)
+        start -= start % _HOUR_NS
+        in_last = self._last_minute(place, max(start, hour), end)
+        if in_last is not None or start >= hour:
+            return in_last
+        hours, _ = self._times(place, start, hour, _HOUR_NS)
+        return (self._last_minute(place, max(hours), max(hours) + _HOUR_NS) or max(hours)) if hours else None
+
+    def _last_minute(self, place: Place, start: int, end: int) -> int | None:
+        """Return the minute of the last report in an interval; None if there is none, or if it is not known."""
+        times, is_known = self._times(place, start, end, _MINUTE_NS) if start < end else ((), False)
+        return max(times, default=None) if is_known else None
+
+    def _times(self, place: Place, start: int, end: int, step: int) -> tuple[list[int], bool]:
+        """Return the steps with reports, and whether they are not those of hours only."""
+        found = list(self._series(place, start, end, step))
+        times = [at for one in found for name in REPORTED for at, _ in one.points.get((place[1], name), ())]
+        return times, all(one.resolution is not Resolution.HOUR for one in found)
+
+    def _series(self, place: Place, start: int, end: int, step: int) -> Iterator[StoredSeries]:
+        """Yield the series of a GPU, of each source."""
+        main, view = place
+        for machine in self._ids.of(main):
+            for source in self._sources:
+                yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
+
+
+def complete_stays(
+    store: HistoryStore,
+    cluster: str,
+    stored: Mapping[str, Sequence[StoredSample]],
+    stays: Mapping[Place, Sequence[Interval]],
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return stays with those of GPUs that were known by a list index before their machine reported them by name.
+
+    Args:
+        store: has the times of reports.
+        cluster: the cluster.
+        stored: newest samples of machines.
+        stays: of GPUs known by name.
+    """
+    indexed = indexed_gpus(stored)
+    machines = sorted({machine for machine, _ in indexed})
+    named: dict[Place, int] = {}
+    if machines:
+        seen = [(one.machine, one.view, one.first) for one in store.slots(cluster, machines)]
+        texts = store.texts_of_machines(cluster, machines, "gpu_name")
+        for machine, view, at in [*seen, *((one.machine, one.view, one.at) for one in texts)]:
+            if view.startswith(f"{ViewKind.GPU}/") and (machine, view) not in indexed:
+                named[machine, view] = min(at, named.get((machine, view), at))
+    reports = {side: PastReports(store, cluster, side) for side in _SOURCES}
+    return with_indexed(
+        stays, indexed, named, lambda place, start, end: reports[indexed[place]].any_within(place, start, end)
+    )
+
+
+def stays_of(
+    store: Store, cluster: str, stored: Mapping[str, Sequence[StoredSample]], ids: MachineIds
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return the bounded stays of the GPUs of machines, given their newest samples.
+
+    A GPU also leaves for a machine without an allocation. So the past does not depend on which allocations are in the
+    query.
+
+    Args:
+        store: has slots and times of reports.
+        cluster: the cluster.
+        stored: newest samples by id of the machine.
+        ids: of the machines of the cluster.
+    """
+    own = last_reported(stored)
+    shared = store.shared_gpus(cluster) if own else {}
+    known = {*stored, *(id_ for _, view in own for id_ in shared.get(view, ()))}
+    others = {same for id_ in known for same in ids.of(id_)} - set(stored)
+    every = {**stored, **store.latest_of(cluster, sorted(others))} if others else stored
+    joined = ids.joined(every)
+    unread = unread_slots(joined)
+    stays: dict[Place, tuple[Interval, ...]] = {}
+    for side in _SOURCES:
+        reported = last_reported(joined, side)
+        changed = {*possibly_moved(reported), *possibly_replaced(joined, reported), *possibly_added(reported)}
+        read = sorted(same for id_ in changed for same in ids.of(id_))
+        slots = [
+            msgspec.structs.replace(one, machine=ids.main(one.machine))
+            for one in (store.slots(cluster, read) if read else ())
+        ]
+        reports = PastReports(store, cluster, side, ids)
+        found = bounded_stays(slots, reported, reports.any_within, unread)
+        several = {machine for machine, _ in reported if len(ids.of(machine)) > 1}
+        stays |= {place: one for place, one in found.items() if place[0] not in several}
+        views: dict[str, set[str]] = defaultdict(set)
+        for id_, view in last_reported(every, side):
+            views[id_].add(view)
+        for machine in sorted(several & changed):
+            for id_ in ids.of(machine):
+                found = _under_id(slots, reported, reports, unread, views[id_])
+                stays |= {(id_, view): one for (main, view), one in found.items() if main == machine}
+    return complete_stays(store, cluster, every, stays)
+
+
+def _under_id(
+    slots: Sequence[StoredSlot],
+    reported: Mapping[Place, int],
+    reports: PastReports,
+    unread: frozenset[tuple[str, str]],
+    views: Container[str],
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return the stays of the GPUs that were reported under one of several ids of a machine.
+
+    They count with their reports under all ids. A GPU of another id replaced none of them, and was not there before
+    them: what is past does not change when two ids prove to be of one machine.
+    """
+    return bounded_stays(
+        [one for one in slots if one.view in views],
+        {place: at for place, at in reported.items() if place[1] in views},
+        reports.any_within,
+        unread,
+    )
