@@ -264,6 +264,14 @@ def test_counts_have_the_ecc_mode_of_their_time(before: str, after: str, *, ahea
     assert values == {one: expected[before if place < 2 else after] for place, one in enumerate(at)}
 
 
+def test_ecc_mode_of_the_same_scrape_counts() -> None:
+    """The points of one scrape can have slightly different times."""
+    rows, later = RowCache(merge_window_ns=5), T0 + NANOS
+    modes = [sample(0, at, {MODE: mode}, lane=Lane.STATIC) for at, mode in ((T0, "enabled"), (later + 5, "disabled"))]
+    written = rows.merge(NODE, [*modes, sample(0, T0, {COUNT: 0}), sample(0, later, {COUNT: 0})])
+    assert [row.values[COUNT] for row in written if COUNT in row.values] == [0, NO_ECC]
+
+
 def test_zero_counts_with_an_unreadable_ecc_mode_are_no_values() -> None:
     rows, timeout = RowCache(), Absent(Reason.TIMEOUT)
     rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {MODE: timeout}, lane=Lane.STATIC)]), 0.0)

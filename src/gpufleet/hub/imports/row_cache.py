@@ -146,14 +146,14 @@ class RowCache:
         effective: dict[tuple[str, str, EccMode], EccMode] = {}
         of_boards = _by_board(parts) if any(map(has_ecc_counts, parts)) else {}
         for part in parts:
-            board = board_of(part)
+            board, at = board_of(part), part.measured_at + self._merge_window
             if may_have_defaults(part):
                 device = _device_of(machine, part)
                 if device not in known:
                     known[device] = _KnownReadings(
                         [*self._rows(device, _DECIDING_LANES), *deciding.get(device, [])], _deciding
                     )
-                part = without_defaults(part, known[device].until(part.measured_at))
+                part = without_defaults(part, known[device].until(at))
             if board is None or not has_ecc_counts(part):
                 yield part
                 continue
@@ -161,7 +161,7 @@ class RowCache:
             if place not in known_modes:
                 rows = self._rows((machine, *place), [CATALOGUE[ECC_MODE].lane])
                 known_modes[place] = _KnownReadings([*rows, *modes.get(place, [])], _ecc_modes)
-            mode = known_modes[place].until(part.measured_at).get(ECC_MODE)
+            mode = known_modes[place].until(at).get(ECC_MODE)
             if (*place, mode) not in effective:
                 own = self._effective_ecc_mode(machine, board, part.reader, mode, of_boards[place])
                 effective[*place, mode] = own
