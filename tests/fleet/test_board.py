@@ -329,16 +329,24 @@ def test_measured_use_of_a_part_and_failures_stay(value: Value | Absent) -> None
         (None, "none", None),
     ],
 )
-def test_disabled_mig_mode_needs_a_physical_gpu(
+def test_defaults_of_a_guest_need_a_physical_gpu(
     product: str | None, virtualization: str | None, reason: Reason | None
 ) -> None:
-    values: dict[str, Value | Absent] = {"gpu_mig_mode": "disabled", "gpu_mig_mode_pending": "disabled"}
-    on: dict[str, Value | Absent] = {"gpu_mig_mode": "enabled"}
-    for readings in (values, on):
-        drop_defaults(readings, (), product, is_guest=is_vgpu_guest(product, virtualization))
-    found = "disabled" if reason is None else reason
-    assert [one.reason if isinstance(one, Absent) else one for one in values.values()] == [found, found]
-    assert on == {"gpu_mig_mode": "enabled"}
+    defaults: dict[str, Value | Absent] = {
+        "gpu_mig_mode": "disabled",
+        "gpu_mig_mode_pending": "disabled",
+        "gpu_retired_pages_pending": 0,
+    }
+    other: dict[str, Value | Absent] = {"gpu_mig_mode": "enabled", "gpu_retired_pages_pending": 1}
+    values = {**defaults}
+    pages = [DimValue("gpu_retired_pages", ("single_bit",), 0), DimValue("gpu_retired_pages", ("double_bit",), 2)]
+    is_guest = is_vgpu_guest(product, virtualization)
+    zero, retired = drop_defaults(values, pages, product, is_guest=is_guest)
+    found = [one.reason if isinstance(one, Absent) else one for one in (*values.values(), zero.value)]
+    assert found == ([*defaults.values(), 0] if reason is None else [reason] * 4)
+    assert retired == pages[1]
+    drop_defaults(readings := {**other}, (), product, is_guest=is_guest)
+    assert readings == other
 
 
 def test_clique_counts_only_in_a_known_cluster() -> None:

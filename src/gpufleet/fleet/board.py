@@ -86,7 +86,8 @@ MEMORY_TOTAL, MEMORY_ACTIVITY = "gpu_memory_total_bytes", "gpu_memory_activity_r
 DISPLAY_ATTACHED, DISPLAY_ACTIVE = "gpu_display_attached", "gpu_display_active"
 
 NAME, VGPU_TYPE, VIRTUALIZATION = "gpu_name", "vgpu_type", "gpu_virtualization_mode"
-MIG_MODES = ("gpu_mig_mode", "gpu_mig_mode_pending")
+MIG_MODES = MIG_MODE, MIG_MODE_PENDING = "gpu_mig_mode", "gpu_mig_mode_pending"
+RETIRED_PAGES, RETIRED_PAGES_PENDING = "gpu_retired_pages", "gpu_retired_pages_pending"
 
 NOT_OF_MIG = frozenset(
     name
@@ -309,15 +310,27 @@ def is_vgpu_guest(product: Value | Absent | None, virtualization: Value | Absent
     return virtualization == "vgpu_guest" or (isinstance(product, str) and is_vgpu_type(product))
 
 
-def drop_mig_mode_of_guest(values: MutableMapping[str, Value | Absent]) -> None:
-    """Replace a disabled MIG mode of a vGPU guest's device by `not_in_guest`.
+def drop_defaults_of_guest(
+    values: MutableMapping[str, Value | Absent], dims: Iterable[DimValue]
+) -> tuple[DimValue, ...]:
+    """Replace the defaults of a vGPU guest's driver by `not_in_guest`; return the readings with dimensions.
 
-    The guest's driver reports `disabled` also for chips without MIG (seen on A6000-24Q). For a vGPU on a MIG device, it
-    reports `enabled`.
+    - It reports a `disabled` MIG mode also for chips without MIG (seen on A6000-24Q). For a vGPU on a MIG device, it
+      reports `enabled`.
+    - It reports 0 retired pages (seen on V100D-8C, driver 535). They are recorded in the InfoROM of the board, which a
+      guest cannot read.
     """
-    for name in MIG_MODES:
-        if values.get(name) == "disabled":
+    for name, default in ((MIG_MODE, "disabled"), (MIG_MODE_PENDING, "disabled"), (RETIRED_PAGES_PENDING, 0)):
+        if values.get(name) == default:
             values[name] = Absent(Reason.NOT_IN_GUEST, name)
+    return tuple(
+        [
+            DimValue(dim.metric, dim.labels, Absent(Reason.NOT_IN_GUEST, dim.metric))
+            if dim.metric == RETIRED_PAGES and dim.value == 0
+            else dim
+            for dim in dims
+        ]
+    )
 
 
 def drop_use_of_mig_device(values: MutableMapping[str, Value | Absent]) -> None:
@@ -367,7 +380,7 @@ def drop_defaults(
     unproven = unproven_uses(product)
     drop_unproven_uses(values, unproven)
     if is_guest:
-        drop_mig_mode_of_guest(values)
+        dims = drop_defaults_of_guest(values, dims)
     return drop_fabric_defaults(values, without_unproven_uses(dims, unproven))
 
 
@@ -381,12 +394,13 @@ DECIDING = frozenset(
 
 _WITH_DEFAULTS = (DECIDING - {NAME, VGPU_TYPE, VIRTUALIZATION}) | {
     *(FABRIC_GUID, *FABRIC_DETAILS, *IDENTITIES, *MODULE_IDS, PROTECTED_USED, DISPLAY_ATTACHED, *MIG_MODES),
+    RETIRED_PAGES_PENDING,
     *PART_OF_USE,
 }
 """Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
 
 _OF_MIG_WITH_DEFAULTS = _WITH_DEFAULTS | NOT_OF_MIG
-_DIMS_WITH_DEFAULTS = {FABRIC_HEALTH, *PART_OF_USE}
+_DIMS_WITH_DEFAULTS = {FABRIC_HEALTH, RETIRED_PAGES, *PART_OF_USE}
 
 
 def may_have_defaults(sample: Sample) -> bool:

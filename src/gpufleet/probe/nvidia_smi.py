@@ -172,7 +172,7 @@ def _properties(row: Mapping[str, str]) -> dict[str, Value | Absent]:
 
 def _in_guest(name: str, value: Value | Absent) -> Value | Absent:
     is_hidden = isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
-    is_default = name in MIG_MODES and value == "Disabled"  # see `drop_mig_mode_of_guest`
+    is_default = name in MIG_MODES and value == "Disabled"  # see `drop_defaults_of_guest`
     listed = any(case.reason is Reason.NOT_IN_GUEST for case in CATALOGUE[name].absent_when)
     return Absent(Reason.NOT_IN_GUEST, name) if listed and (is_hidden or is_default) else value
 

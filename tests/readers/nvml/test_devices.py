@@ -11,7 +11,7 @@ from gpufleet.readers.nvml.devices import DeviceTracker, Identity
 from gpufleet.readers.nvml.protocol import AttachedRecord
 from tests.fakes.nvml import scenario as nvml
 from tests.fakes.nvml.driver import FakeNvml
-from tests.fakes.nvml.scenario import Field, Scenario
+from tests.fakes.nvml.scenario import UINT, Field, Scenario
 from tests.readers.nvml.rig import Start, device, dim, own, reasons
 
 G = "nvmlDeviceGet"
@@ -279,11 +279,14 @@ async def test_mig_makes_utilization_absent_not_zero(fake: FakeNvml, start: Star
 async def test_a_vgpu_guest_does_not_see_the_board(fake: FakeNvml, start: Start) -> None:
     for each in fake.scenario.devices:
         each.become_vgpu_guest()
+        each.fields |= dict.fromkeys((29, 30, 31), Field(0, UINT))  # retired pages
     fake.apply()
     reader = start(fake)
     fast, slow, static = [device(await reader.read(lane), 1) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)]
-    for name in ("gpu_mig_mode", "gpu_mig_mode_pending"):  # the driver reports it as disabled
+    # the driver reports a disabled mode, and no pages
+    for name in ("gpu_mig_mode", "gpu_mig_mode_pending", "gpu_retired_pages_pending"):
         assert slow.values[name] == Absent(Reason.NOT_IN_GUEST, name)
+    assert set(dim(slow, "gpu_retired_pages").values()) == {Absent(Reason.NOT_IN_GUEST, "gpu_retired_pages")}
     assert fast.values["gpu_power_watts"] == Absent(Reason.NOT_IN_GUEST, f"{G}PowerUsage")
     assert fast.values["gpu_utilization_ratio"] == 0.51
     assert set(dim(fast, "gpu_clock_event_active").values()) == {

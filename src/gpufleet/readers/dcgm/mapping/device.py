@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.fleet.board import (
     drop_activity_without_memory,
-    drop_mig_mode_of_guest,
+    drop_defaults_of_guest,
     drop_unproven_uses,
     drop_zero_identities,
     in_mig_mode,
@@ -181,10 +181,11 @@ def map_device(
     product = product_name(values, modes, unknown)
     unproven = unproven_uses(product)
     drop_unproven_uses(readings.values, unproven)
+    dims = without_unproven_uses(readings.dims, unproven)
     if modes.guest or is_vgpu_guest(product, None):
-        drop_mig_mode_of_guest(readings.values)
+        dims = drop_defaults_of_guest(readings.values, dims)
     _drop_unproven_mig_mode(readings.values, product)
-    return readings._replace(dims=without_unproven_uses(readings.dims, unproven))
+    return readings._replace(dims=dims)
 
 
 def product_name(

@@ -8,9 +8,9 @@ from gpufleet.fleet.board import (
     METRICS_OF_PART,
     NAME,
     drop_activity_without_memory,
+    drop_defaults_of_guest,
     drop_empty_protected_memory,
     drop_fabric_defaults,
-    drop_mig_mode_of_guest,
     drop_place_defaults,
     drop_unproven_uses,
     in_mig_mode,
@@ -91,7 +91,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
         dims = list(drop_fabric_defaults(values, dims))
         drop_empty_protected_memory(values)
         if modes.guest:
-            drop_mig_mode_of_guest(values)
+            dims = list(drop_defaults_of_guest(values, dims))
         if modes.mig:
             values = {name: in_mig_mode(name, value) for name, value in values.items()}
             dims = [_replaced(dim, in_mig_mode(dim.metric, dim.value)) for dim in dims]
