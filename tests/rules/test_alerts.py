@@ -153,7 +153,8 @@ def reading_cases() -> Iterator[RuleCase]:
         },
         [firing(*(f"GpuUncorrectableEcc {source}" for source in RuleInput), at="7m", of="GpuUncorrectableEcc")],
     )
-    models = {"a": ("H100 NVL", 18), "b": ("H100 NVL", 17), "c": ("A100", 12), "d": ("A100", 12), "e": ("", 6)}
+    models = {"a": ("H100 NVL", 18), "b": ("H100 NVL", 17), "c": ("A100", 12), "d": ("A100", 12)}
+    models |= {"e": ("", 6), "f": ("", 5)}
     boards = {key: {**GPU, "node": "links", "uuid": f"GPU-{key}"} for key in models}
     yield RuleCase(
         "links of two models",
@@ -162,7 +163,7 @@ def reading_cases() -> Iterator[RuleCase]:
         [
             Expected(
                 'group by (uuid) (ALERTS{alertname="GpuNvlinkDown",node="links",alertstate="firing"})',
-                {'{uuid="GPU-b"}': 1},
+                {'{uuid="GPU-b"}': 1, '{uuid="GPU-f"}': 1},
                 "9m",
             )
         ],

@@ -75,10 +75,12 @@ def _fabric_signal(series: AgentSeries) -> str:
 def _nvlink_signal(_series: AgentSeries) -> str:
     """Compare the number of active links with the node's other GPUs of its model and with the day before.
 
-    A GPU without active links is not compared with others: boards without a bridge have none.
+    A GPU without active links is not compared with others: boards without a bridge have none. GPUs without a known
+    model count as one model: series that a hub forwards have no texts.
     """
     active, peer = device_series(NVLINKS), "cluster, node, namespace, name, model"
-    of_model = f"({MODEL} * on ({join_names(*SUBJECT)}) group_left () {active})"
+    subject = join_names(*SUBJECT)
+    of_model = f"({MODEL} * on ({subject}) group_left () {active} or on ({subject}) {active})"
     peers = f"({of_model} > 0) < bool on ({peer}) group_left () max by ({peer}) {of_model}"
     return _union((peers, f"{active} < bool ({active} offset 1d)"))
 
