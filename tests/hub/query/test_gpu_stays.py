@@ -39,10 +39,19 @@ def test_gpu_of_one_id_displaces_none_of_the_other() -> None:
     assert (hours(store, "s", "GPU-0"), hours(store, "e", "GPU-1")) == (None, None)
 
 
-def test_gpu_of_both_ids_is_displaced_since_its_first_report() -> None:
+def test_replacement_counts_under_the_id_that_reported_both() -> None:
     store = stored(("s", 0, "GPU-0", A), ("e", 10, "GPU-1", A), ("s", 30, "GPU-1", A))
-    assert hours(store, "s", "GPU-0") == [(-T0 / HOUR, 10)]
-    assert [start for start, _ in hours(store, "s", "GPU-1") or ()] == [10]
+    assert [end for _, end in hours(store, "s", "GPU-0") or ()] == [30]
+    assert [start for start, _ in hours(store, "s", "GPU-1") or ()] == [30]
+    assert hours(store, "e", "GPU-1") is None
+
+
+def test_gpu_that_comes_back_under_another_id_came_then() -> None:
+    """GPU-0 was away for repair, and GPU-2 was in its slot."""
+    before = [("s", 0, "GPU-0", A), ("s", 0, "GPU-1", B), ("s", 2, "GPU-2", A)]
+    store = stored(*before, ("e", 12, "GPU-1", B), ("e", 20, "GPU-0", A), ("s", 30, "GPU-0", A), ("s", 30, "GPU-1", B))
+    assert [start for start, _ in hours(store, "e", "GPU-0") or ()] == [20]
+    assert hours(store, "e", "GPU-1") is None
 
 
 def test_gpu_that_both_ids_reported_never_moved() -> None:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.api.inventory import RETURN_GAP_NS, StoredSlot
@@ -37,8 +38,12 @@ def bounded_stays(
     last: Mapping[Place, int],
     was_reported: Reported = never_reported,
     unread: Container[tuple[str, str]] = (),
+    ids: MachineIds | None = None,
 ) -> dict[Place, tuple[Interval, ...]]:
     """Return the stays of GPUs that were not always in their machine. All others have been there always.
+
+    Ids that proved to be those of one machine are one machine for GPUs that move between machines. Which GPU came or
+    was replaced under an id follows from the slots of this id alone: what is past does not change with such a proof.
 
     Args:
         slots: slots in which the machines' GPUs were reported.
@@ -46,19 +51,15 @@ def bounded_stays(
         was_reported: queried for a machine that began to report a GPU again after another one had, and for a GPU whose
             slot was known later than that of another GPU.
         unread: machines and addresses of PCI devices that no driver read.
+        ids: of the machines; by default each id is of a machine of its own.
     """
+    ids = ids or MachineIds()
     seen: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for one in slots:
         if (one.machine, one.view) in last:
             seen[one.machine, one.view] += [(at, one.address) for at in one.begun]
     seen = {place: _without_repeats(times) for place, times in seen.items()}
-    by_view: dict[str, list[Place]] = defaultdict(list)
-    for place in seen:
-        by_view[place[1]].append(place)
-    found: dict[Place, list[Interval]] = {}
-    for places in by_view.values():
-        if len(places) > 1:
-            found |= _turns({place: seen[place] for place in places}, last, was_reported)
+    found = _moved(seen, last, was_reported, ids)
     for place, since in _displaced(seen, found, last, was_reported):
         found[place] = _without(found.get(place, [(0, UNBOUNDED)]), *since)
     for place, begun in _added(seen, was_reported, unread):
@@ -117,6 +118,29 @@ def _without_repeats(times: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
         for before, one in pairwise([(-RETURN_GAP_NS, ""), *ordered])
         if one[1] != before[1] or one[0] - before[0] > RETURN_GAP_NS
     ]
+
+
+def _moved(
+    seen: Mapping[Place, Sequence[tuple[int, str]]], last: Mapping[Place, int], was_reported: Reported, ids: MachineIds
+) -> dict[Place, list[Interval]]:
+    """Return the stays of GPUs that several machines reported, for each id of a machine."""
+    by_view: dict[str, dict[Place, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
+    last_of: dict[Place, int] = {}
+    for (id_, view), times in seen.items():
+        place = ids.main(id_), view
+        by_view[view][place] += times
+        last_of[place] = max(last[id_, view], last_of.get(place, 0))
+
+    def was_reported_under_any(place: Place, start: int, end: int) -> bool:
+        return any(was_reported((id_, place[1]), start, end) for id_ in ids.of(place[0]))
+
+    found: dict[Place, list[Interval]] = {}
+    for places in by_view.values():
+        if len(places) > 1:
+            joined = {place: _without_repeats(times) for place, times in places.items()}
+            for (main, view), stays in _turns(joined, last_of, was_reported_under_any).items():
+                found |= {(id_, view): stays for id_ in ids.of(main)}
+    return found
 
 
 def _turns(

@@ -1,9 +1,6 @@
 """Stays of GPUs in the machines of a cluster, by what the store has of their reports. Blocks."""
 
-from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
 from gpufleet.fleet.identity import MachineIds
@@ -19,7 +16,6 @@ from gpufleet.fleet.usage.residence import (
 from gpufleet.fleet.usage.stays import bounded_stays, with_indexed
 from gpufleet.fleet.usage.units import Place
 from gpufleet.hub.query.usage_inputs import MAX_SPAN_NS
-from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
@@ -38,13 +34,12 @@ _SOURCES = {
 
 
 class PastReports:
-    """Looks up the reports of a GPU by a machine of a cluster, under any of its ids, on one side, in an interval."""
+    """Looks up the reports of a GPU by a machine of a cluster, on one side, in an interval."""
 
-    def __init__(self, store: HistoryStore, cluster: str, side: Side, ids: MachineIds | None = None) -> None:
+    def __init__(self, store: HistoryStore, cluster: str, side: Side) -> None:
         self._store = store
         self._cluster = cluster
         self._sources = _SOURCES[side]
-        self._ids = ids or MachineIds()
 
     def any_within(self, place: Place, start: int, end: int) -> bool:
         """Return whether there is a report in the whole hours of an interval; nanoseconds since 1970.
@@ -88,10 +83,9 @@ class PastReports:
 
     def _series(self, place: Place, start: int, end: int, step: int) -> Iterator[StoredSeries]:
         """Yield the series of a GPU, of each source."""
-        main, view = place
-        for machine in self._ids.of(main):
-            for source in self._sources:
-                yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
+        machine, view = place
+        for source in self._sources:
+            yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
 
 
 def complete_stays(
@@ -142,46 +136,12 @@ def stays_of(
     known = {*stored, *(id_ for _, view in own for id_ in shared.get(view, ()))}
     others = {same for id_ in known for same in ids.of(id_)} - set(stored)
     every = {**stored, **store.latest_of(cluster, sorted(others))} if others else stored
-    joined = ids.joined(every)
-    unread = unread_slots(joined)
+    unread = unread_slots(every)
     stays: dict[Place, tuple[Interval, ...]] = {}
     for side in _SOURCES:
-        reported = last_reported(joined, side)
-        changed = {*possibly_moved(reported), *possibly_replaced(joined, reported), *possibly_added(reported)}
-        read = sorted(same for id_ in changed for same in ids.of(id_))
-        slots = [
-            msgspec.structs.replace(one, machine=ids.main(one.machine))
-            for one in (store.slots(cluster, read) if read else ())
-        ]
-        reports = PastReports(store, cluster, side, ids)
-        found = bounded_stays(slots, reported, reports.any_within, unread)
-        several = {machine for machine, _ in reported if len(ids.of(machine)) > 1}
-        stays |= {place: one for place, one in found.items() if place[0] not in several}
-        views: dict[str, set[str]] = defaultdict(set)
-        for id_, view in last_reported(every, side):
-            views[id_].add(view)
-        for machine in sorted(several & changed):
-            for id_ in ids.of(machine):
-                found = _under_id(slots, reported, reports, unread, views[id_])
-                stays |= {(id_, view): one for (main, view), one in found.items() if main == machine}
+        reported = last_reported(every, side)
+        changed = {*possibly_moved(reported), *possibly_replaced(every, reported), *possibly_added(reported)}
+        read = sorted({same for id_ in changed for same in ids.of(id_)})
+        slots = store.slots(cluster, read) if read else ()
+        stays |= bounded_stays(slots, reported, PastReports(store, cluster, side).any_within, unread, ids)
     return complete_stays(store, cluster, every, stays)
-
-
-def _under_id(
-    slots: Sequence[StoredSlot],
-    reported: Mapping[Place, int],
-    reports: PastReports,
-    unread: frozenset[tuple[str, str]],
-    views: Container[str],
-) -> dict[Place, tuple[Interval, ...]]:
-    """Return the stays of the GPUs that were reported under one of several ids of a machine.
-
-    They count with their reports under all ids. A GPU of another id replaced none of them, and was not there before
-    them: what is past does not change when two ids prove to be of one machine.
-    """
-    return bounded_stays(
-        [one for one in slots if one.view in views],
-        {place: at for place, at in reported.items() if place[1] in views},
-        reports.any_within,
-        unread,
-    )
