@@ -21,6 +21,7 @@ from gpufleet.fleet.identity import (
     name_end,
     names_within,
     new_machine,
+    with_import,
     with_made_at,
 )
 from gpufleet.model.api.answer import MachineRecord
@@ -152,6 +153,7 @@ class MachineCache:
         host: str = "",
         *,
         overtaken: bool = False,
+        imported: tuple[int, int] | None = None,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         self._expire(now)
@@ -159,8 +161,10 @@ class MachineCache:
         row = self._repeated(cluster, sender, machine, host)
         if row is not None:
             self._clamp_future(row, now)
-            row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
+            if imported is None or imported[0]:
+                row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
             row.known = with_made_at(row.known, machine, at if made_at is None else min(made_at, at))
+            row.known = row.known if imported is None else with_import(row.known, *imported)
             self._recount(row)
             self._seen[row.known.id] = None
             return MachineMatch(row.known.id, self._conflicts.text(row.known))
@@ -173,6 +177,10 @@ class MachineCache:
             self._conflicts.record_name(before.known, before.sender, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at, made_at)
         row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
+        if imported is not None:
+            row.known = with_import(row.known, *imported)
+            if decision.known is not None and not imported[0]:
+                row.known = msgspec.structs.replace(row.known, last_seen=self._rows[row.known.id].known.last_seen)
         self._store(row)
         self._conflicts.record_decision(row.known.id, row.evidence, decision, at)
         if row.evidence is machine and row.sender == sender:  # else `_store` would not remove it
@@ -485,8 +493,8 @@ class MachineCache:
     def _retire_stand_ins(self, cluster: str, before: MachineRow, machine: Machine) -> None:
         """Retire the machines that third parties reported under the new name of a machine before it did itself.
 
-        Those that were known when the machine was last reported under its earlier name are other machines. Guests of
-        several hypervisors can have one name.
+        Those that were known when the machine was last reported under its earlier name, by itself or by third parties,
+        are other machines. Guests of several hypervisors can have one name.
         """
         if machine.kind is MachineKind.GUEST:
             return
@@ -495,7 +503,9 @@ class MachineCache:
         if any(not has_name_only(row.known.machine) for row in rows):
             return  # the name alone means none of its bearers
         for row in rows:
-            if row.known.named_only or row.first_seen > before.known.last_seen:
+            imported_since = row.known.imported[0] or row.first_seen
+            is_later = row.first_seen > before.known.made_at and imported_since > before.known.imported[1]
+            if row.known.named_only or is_later:
                 row.known = msgspec.structs.replace(row.known, successor=before.known.id)
                 self._succeeded.add(row.known.id)
                 self._changed[row.known.id] = None

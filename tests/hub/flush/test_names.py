@@ -5,7 +5,9 @@ from functools import partial
 import msgspec
 
 from gpufleet.codecs.batch import decode, encode, to_rows
-from gpufleet.hub.flush.names import without_other_names
+from gpufleet.dialects.sample_builder import SERIES_ENDED
+from gpufleet.hub.flush.names import measured_spans, without_other_names
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import Machine
@@ -41,3 +43,15 @@ def test_rows_events_and_holdings_of_other_bearers_are_removed() -> None:
     assert removed == 4  # a sample, its value with dimensions, an event and a holding
     assert to_rows(kept).reports == (report("a", T0, T0 + 2), reports[1])
     assert without_other_names(batch, {0: [(T0, T0 + 9)]}) == (batch, 0)
+
+
+def test_ended_series_are_not_measured() -> None:
+    lost, values = Absent(Reason.GPU_LOST), (1.0, 2.0, SERIES_ENDED)
+    rows = {
+        "ended": [gpu_sample(GPU, T0, gpu_power_watts=SERIES_ENDED)],
+        "renamed": [gpu_sample(GPU, T0 + at, gpu_power_watts=value) for at, value in enumerate(values)],
+        "lost": [gpu_sample(GPU, T0, gpu_power_watts=SERIES_ENDED, gpu_temperature_celsius=lost)],
+    }
+    reports = tuple(MachineReport(machine=Machine(name=name), samples=tuple(own)) for name, own in rows.items())
+    batch = decode(encode(Batch(cluster="c", sender="w", epoch="0" * 32, seq=1, sent_at=T0, reports=reports)))
+    assert measured_spans(batch) == {1: (T0, T0 + 1), 2: (T0, T0)}

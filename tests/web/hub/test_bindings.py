@@ -1,7 +1,7 @@
 """Allocation bindings: what is past stays with its tenant, whatever happens to names later."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,14 @@ class Fleet:
         await self.write({**one.labels, **labels}, power, minute, is_stored=is_stored)
 
     async def write(self, labels: dict[str, str], value: float, minute: int, *, is_stored: bool = True) -> None:
-        """Send a sample of a series by remote write, and wait until the store has it, or at once if it drops it."""
-        before = len(self.site.store.seqs)
+        """Send a sample of a series, as `send` does."""
         at = (self.start + minute * self.unit) // 10**6 * 10**6
-        assert (await write(self.site.hub.url, encode_1([WritePoint(labels, value, at)])))[0] < 300
+        await self.send([WritePoint(labels, value, at)], is_stored=is_stored)
+
+    async def send(self, points: Sequence[WritePoint], *, is_stored: bool = True) -> None:
+        """Send a request by remote write, and wait until the store has it, or at once if it drops it."""
+        before = len(self.site.store.seqs)
+        assert (await write(self.site.hub.url, encode_1(points)))[0] < 300
         if not is_stored:
             return
 
@@ -628,6 +632,21 @@ async def test_tenant_keeps_a_machine_that_another_one_names(fleet: Fleet) -> No
     await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 801.0, 31, gpu("GPU-0"))
     assert (await fleet.put("a", "acme", "gpu-7", team="ml", valid_from=fleet.time(0)))[0] == 200
     assert (await fleet.put("c", "charlie", "gpu-8", valid_from=fleet.time(20)))[0] == 409
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+async def test_end_of_the_series_of_a_former_name_is_no_report_under_it(fleet: Fleet, *, is_apart: bool) -> None:
+    """Prometheus marks the series of gpu-7 as ended when its exporter reports as gpu-8, before the agent does."""
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
+    await fleet.write_power("gpu-7", 0, 701.0, 2)
+    at = (fleet.start + 12 * fleet.unit) // 10**6 * 10**6
+    powers = {"gpu-8": 812.0, "gpu-7": None}
+    points = [point("DCGM_FI_DEV_POWER_USAGE", 0, power, at, host) for host, power in powers.items()]
+    for request in [[one] for one in points] if is_apart else [points]:
+        await fleet.send(request)
+    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(10)))[0] == 201
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 826.0, 26, gpu("GPU-0"), xid="bravo's job crashed")
+    assert (await fleet.put("c", "charlie", await fleet.id_of(SEVEN), valid_from=fleet.time(11)))[0] == 409
 
 
 async def test_machine_with_imports_under_both_names_is_no_stand_in(fleet: Fleet) -> None:

@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import msgspec
 
+from gpufleet.dialects.sample_builder import SERIES_ENDED
 from gpufleet.hub.flush.normalise import filter_rows
+from gpufleet.model.absence import Absent
 from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.wire.batch import DimBlock, MachinePart, SampleBlock, WireBatch
 
@@ -33,6 +35,25 @@ def times_of_name(names: Sequence[NameInterval], name: str) -> list[Span] | None
 def is_within(at: int, spans: Sequence[Span] | None) -> bool:
     """Return whether an instant is in any of the intervals; None has every instant."""
     return spans is None or any(start <= at < end for start, end in spans)
+
+
+def measured_spans(batch: WireBatch) -> dict[int, Span]:
+    """Return the oldest and newest time of measurement of each machine of a batch, by position.
+
+    Rows of ended series are not measured: Prometheus marks the old series as ended when labels change. A machine
+    without other rows is left out.
+    """
+    ended = [len(own) if all(Absent(one.reason, one.detail) == SERIES_ENDED for one in own) else 0
+             for own in batch.absences]  # fmt: skip
+    found: dict[int, Span] = {}
+    blocks: list[SampleBlock | DimBlock] = [*batch.samples, *batch.dims]
+    for block in blocks:
+        width = len(block.metrics) if isinstance(block, SampleBlock) else 1
+        for machine, at, absence in zip(block.machine, block.measured_at, block.absence, strict=True):
+            if absence < 0 or ended[absence] < width:
+                first, last = found.get(machine, (at, at))
+                found[machine] = min(first, at), max(last, at)
+    return found
 
 
 def without_other_names(batch: WireBatch, named: Mapping[int, Sequence[Span]]) -> tuple[WireBatch, int]:
