@@ -42,10 +42,11 @@ def test_part_of_an_unknown_gpu_is_a_row_of_its_own() -> None:
     [
         ((Reason.NOT_SUPPORTED, Reason.TIMEOUT, Reason.GPU_LOST), "lost, gpu_lost"),
         ((Reason.NOT_SUPPORTED, Reason.NOT_REPORTED), "lost"),
+        ((Reason.NOT_SUPPORTED, Reason.NOT_REPORTED, Reason.NOT_SUPPORTED, Reason.DRIVER_ERROR), "lost"),
     ],
 )
-def test_failed_gpu_has_the_worst_reason(others: tuple[Reason, ...], status: str) -> None:
-    names = ("gpu_fan_speed_ratio", "gpu_power_watts", "gpu_temperature_celsius")
+def test_failed_gpu_has_the_worst_reason_in_the_lane_of_its_state(others: tuple[Reason, ...], status: str) -> None:
+    names = ("gpu_fan_speed_ratio", "gpu_power_watts", "gpu_temperature_celsius", "gpu_serial")
     found = gpu(0, readings(**dict(zip(names, others, strict=False)), gpu_state="lost"))
     (row,) = rows_of(observe_snapshot(node_snapshot(found=(found,))))
     assert (row.status, row.good) == (status, False)

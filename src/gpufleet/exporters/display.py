@@ -217,14 +217,14 @@ def device_status(device: Device, gpu: Device | None = None) -> tuple[str, bool]
     state = device.readings.get("gpu_state")
     if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
         return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
-    values = [value_of(one) for one in (*([state] if state else []), *device.readings.values())]
-    absent = [value for value in values if isinstance(value, Absent)]
     if state is None or state.value is None:
-        return _absent_text(absent[0]) if absent else NOTHING, False
+        values = [value_of(one) for one in (*([state] if state else []), *device.readings.values())]
+        return next((_absent_text(value) for value in values if isinstance(value, Absent)), NOTHING), False
     if state.value == OK:
         actions = _required_actions(device)
         return ", ".join([OK, *actions]), not actions
-    evidence = [one for one in absent if is_evidence(one.reason)]
+    found = [value_of(one) for name, one in device.readings.items() if has_state_lane(name)]  # others can be older
+    evidence = [one for one in found if isinstance(one, Absent) and is_evidence(one.reason)]
     texts = [str(state.value)] + ([_absent_text(worst_absence(evidence))] if evidence else [])
     return ", ".join(texts), False
 

@@ -46,7 +46,8 @@ def test_rows_events_and_holdings_of_other_bearers_are_removed() -> None:
 
 
 def test_ended_series_are_not_measured() -> None:
-    lost, values = Absent(Reason.GPU_LOST), (1.0, 2.0, SERIES_ENDED)
+    lost = Absent(Reason.GPU_LOST)
+    values: list[float | Absent] = [1.0, 2.0, SERIES_ENDED]
     rows = {
         "ended": [gpu_sample(GPU, T0, gpu_power_watts=SERIES_ENDED)],
         "renamed": [gpu_sample(GPU, T0 + at, gpu_power_watts=value) for at, value in enumerate(values)],
