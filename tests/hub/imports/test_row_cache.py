@@ -249,19 +249,65 @@ def test_ecc_mode_of_an_earlier_part_counts() -> None:
     assert without_mode(rows, T0 + 3 * NANOS) == [0, 0]
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("first", ["modes", "counts", "both"])
 @pytest.mark.parametrize(("before", "after"), [("disabled", "enabled"), ("enabled", "disabled")])
-def test_counts_have_the_ecc_mode_of_their_time(before: str, after: str, *, ahead: bool) -> None:
-    """ECC was switched while the hub was down. The queue with the modes can be ahead of that with the counts."""
+def test_counts_have_the_ecc_mode_of_their_time(before: str, after: str, first: str) -> None:
+    """ECC was switched while the hub was down. One of the queues with modes and counts can be ahead of the other."""
     rows, at = RowCache(), [T0 + second * NANOS for second in range(4)]
     modes = [sample(0, one, {MODE: before if place < 2 else after}, lane=Lane.STATIC) for place, one in enumerate(at)]
-    counts = [sample(0, one, {COUNT: 0}) for one in at]
-    for parts in (modes, counts) if ahead else ([*counts, *modes],):
+    counts = [sample(0, one, {COUNT: 7}) for one in at]
+    rows.keep(NODE, rows.merge(NODE, modes[:1]), 0.0)
+    values: dict[int, Value | Absent] = {}
+    for parts in {"modes": (modes, counts), "counts": (counts, modes), "both": ([*counts, *modes],)}[first]:
         written = rows.merge(NODE, parts)
         rows.keep(NODE, written, 0.0)
-    values = {row.measured_at: row.values[COUNT] for row in written if COUNT in row.values}
-    expected = {"disabled": NO_ECC, "enabled": 0}
+        values |= {row.measured_at: row.values[COUNT] for row in written if COUNT in row.values}
+    expected = {"disabled": NO_ECC, "enabled": 7}
     assert values == {one: expected[before if place < 2 else after] for place, one in enumerate(at)}
+
+
+def test_judgement_outlasts_the_rows_that_it_follows_from() -> None:
+    rows = RowCache()
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {MODE: "disabled"}, lane=Lane.STATIC)]), 0.0)
+    for second in range(1, 4):
+        other = sample(0, T0 + second * NANOS, {"gpu_serial": str(second)}, lane=Lane.STATIC)
+        rows.keep(NODE, rows.merge(NODE, [other]), 100.0 * second)
+    assert without_mode(rows, T0 + 5 * NANOS) == [NO_ECC, NO_ECC]
+
+
+def queues_of(product: str, dice: random.Random) -> list[list[Sample]]:
+    """Return the parts of four scrapes in queues, each in order of time, as a writer has one for each series."""
+    switched, joined = ["enabled", "disabled"], ["completed", "in_progress"]
+    idle: dict[str, Value | Absent] = {"gpu_memory_activity_ratio": 0.0, "gpu_encoder_utilization_ratio": 0.0}
+    slow: dict[str, Value | Absent] = {"gpu_mig_mode": "disabled", "gpu_fan_speed_rpm": 0}
+    fabric: dict[str, Value | Absent] = {"gpu_fabric_clique": "0", "gpu_fabric_health_status": "not_reported"}
+    readings: list[tuple[Lane, list[dict[str, Value | Absent]]]] = [
+        (Lane.STATIC, [{"gpu_name": product}] * 4),
+        (Lane.STATIC, [{MODE: switched[at // 2]} for at in range(4)]),
+        (Lane.FAST, [{COUNT: dice.choice([0, 7])} for _ in range(4)]),
+        (Lane.FAST, [idle] * 4),
+        (Lane.SLOW, [slow] * 4),
+        (Lane.SLOW, [{"gpu_fabric_state": joined[at // 2]} for at in range(4)]),
+        (Lane.SLOW, [fabric] * 4),
+    ]
+    return [[sample(0, T0 + at * NANOS, row, lane=lane) for at, row in enumerate(own)] for lane, own in readings]
+
+
+@given(st.integers(0, 2**32), st.sampled_from(["NVIDIA GB10", "NVIDIA L40S", "GRID V100D-8C"]))
+def test_rows_are_judged_alike_for_any_split_of_a_writers_queues(seed: int, product: str) -> None:
+    dice = random.Random(seed)
+    queues = queues_of(product, dice)
+    whole = RowCache().merge(NODE, [part for queue in queues for part in queue])
+    rows = RowCache()
+    store: dict[tuple[Lane, int], dict[str, Value | Absent]] = {}
+    while any(queues):
+        taken = [(queue, dice.randrange(len(queue) + 1)) for queue in queues]
+        written = rows.merge(NODE, [part for queue, count in taken for part in queue[:count]])
+        rows.keep(NODE, written, 0.0)
+        store |= {(row.lane, row.measured_at): row.values for row in written}
+        queues = [queue[count:] for queue, count in taken]
+    expected = {(row.lane, row.measured_at): row.values for row in whole if row.lane is not Lane.STATIC}
+    assert {key: values for key, values in store.items() if key[0] is not Lane.STATIC} == expected
 
 
 def test_ecc_mode_of_the_same_scrape_counts() -> None:
@@ -345,8 +391,9 @@ def test_readings_of_a_part_without_the_rest_of_a_page_are_no_defaults() -> None
     assert isinstance(newest_row(rows, [used])["gpu_protected_memory_used_bytes"], Absent)
     total: dict[str, Value | Absent] = {"gpu_protected_memory_total_bytes": 8, "gpu_fabric_state": "completed"}
     serial = sample(0, T0, {"gpu_chassis_serial": "18209"}, lane=Lane.STATIC)
-    newest_row(rows, [sample(0, T0, total, lane=Lane.SLOW), serial])
-    assert newest_row(rows, [used])["gpu_protected_memory_used_bytes"] == 0  # the request was repeated
+    assert newest_row(rows, [sample(0, T0, total, lane=Lane.SLOW)])["gpu_protected_memory_used_bytes"] == 0
+    newest_row(rows, [serial])
+    assert newest_row(rows, [used]) == {}  # the request was repeated
     later = msgspec.structs.replace(used, measured_at=T0 + NANOS)
     assert newest_row(rows, [later]) == {"gpu_protected_memory_used_bytes": 0}
     assert newest_row(rows, [sample(0, T0 + NANOS, SLOTS, lane=Lane.STATIC)]) == SLOTS
@@ -376,5 +423,5 @@ def test_product_name_of_an_earlier_request_shows_missing_engines() -> None:
     unknown = newest_row(early, [idle])[encoder]
     assert isinstance(unknown, Absent)
     assert unknown.reason is Reason.NOT_REPORTED
-    newest_row(early, [sample(0, T0, {"gpu_name": "NVIDIA L40S"}, lane=Lane.STATIC)])
-    assert newest_row(early, [idle]) == {encoder: 0.0}  # the request was repeated
+    written = early.merge(NODE, [sample(0, T0, {"gpu_name": "NVIDIA L40S"}, lane=Lane.STATIC)])
+    assert {encoder: 0.0} in [row.values for row in written]

@@ -5,25 +5,15 @@ for each subject, reader, lane and instant. So each part is merged with earlier 
 a whole row.
 """
 
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gpufleet.dialects.registry import lists_ecc_modes
 from gpufleet.dialects.sample_builder import SERIES_ENDED, merge_readings
-from gpufleet.fleet.board import DECIDING, RACK_PLACE, deciding_readings, may_have_defaults, without_defaults
-from gpufleet.fleet.ecc import (
-    ECC_MODE,
-    NO_ECC,
-    EccMode,
-    board_ecc_mode,
-    board_of,
-    has_ecc_counts,
-    missing_ecc_mode,
-    with_ecc_mode,
-)
+from gpufleet.fleet.board import may_have_defaults
+from gpufleet.fleet.ecc import board_of, has_ecc_counts
+from gpufleet.hub.imports.judgement import Device, Readings, RowJudge, judging_readings
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.machine import Machine
@@ -54,10 +44,15 @@ CURRENT_SECONDS = int(MISSED_PASSES * LANE_SECONDS[Lane.STATIC])
 Subject = tuple[Machine, str, str, Lane]
 """Machine, key of the view (empty for the machine itself), reader and lane."""
 
-Device = tuple[Machine, str, str]
-"""Machine, key of the view and reader."""
+Instants = dict[int, Sample]
+"""Rows of a subject, by time of measurement."""
 
-_DECIDING_LANES = sorted({CATALOGUE[name].lane for name in DECIDING})
+
+class _MergedRow(NamedTuple):
+    """A row as it is written, and as it was reported."""
+
+    judged: Sample
+    reported: Sample
 
 
 class RowCache:
@@ -67,7 +62,9 @@ class RowCache:
         """Create an empty cache; instants of a subject at most `merge_window_ns` apart are merged."""
         self._max_earlier = max_earlier
         self._instants = 0  # of all subjects
-        self._kept: dict[Subject, dict[int, Sample]] = {}
+        self._kept: dict[Subject, Instants] = {}  # as reported
+        self._merged: dict[Machine, dict[tuple[Subject, int], _MergedRow]] = {}  # that are not kept yet
+        self._dropped: dict[Device, dict[str, tuple[int, Value | Absent]]] = {}  # judging readings of dropped rows
         self._written: dict[Subject, dict[int, float]] = {}
         self._repeated: dict[Subject, Sample] = {}  # newest static part that an earlier row has already
         self._merge_window = merge_window_ns
@@ -94,14 +91,19 @@ class RowCache:
         """Return the rows that result from merging parts into the cached rows, without unchanged rows.
 
         The driver's defaults for what a board does not have become absent, and so do ECC counts that the mode of their
-        board rules out: see `ecc_count`. The mode may be that of an earlier part.
+        board rules out: see `RowJudge`. Rows of the cache are returned, too, if the new ones change their judgement.
 
         Rows of the cache are not changed: call `keep` with the returned rows once they are durable.
         """
-        found: dict[Subject, dict[int, Sample]] = {}
+        found = self._joined(machine, parts)
+        merged = self._merged[machine] = self._judged(machine, found)
+        return [row.judged for row in merged.values()]
+
+    def _joined(self, machine: Machine, parts: Iterable[Sample]) -> dict[Subject, Instants]:
+        """Return the rows that parts change, as reported."""
+        found: dict[Subject, Instants] = {}
         near: dict[Subject, _InstantIndex] = {}
-        in_order = sorted(parts, key=lambda one: one.measured_at)
-        for part in self._without_board_defaults(machine, in_order):
+        for part in sorted(parts, key=lambda one: one.measured_at):
             subject = subject_of(machine, part)
             kept, new = self._kept.get(subject, {}), found.setdefault(subject, {})
             if part.lane is Lane.STATIC:
@@ -128,58 +130,44 @@ class RowCache:
             if before is None:
                 new[at] = part
             elif (joined := _join(before, part)) is not before:
-                # A later part can show that an earlier one has defaults.
-                new[at] = joined if DECIDING.isdisjoint(part.values) else without_defaults(joined)
-        return [row for instants in found.values() for row in instants.values()]
+                new[at] = joined
+        return found
 
-    def _without_board_defaults(self, machine: Machine, parts: Sequence[Sample]) -> Iterator[Sample]:
-        """Yield the parts, which are in order of time, judged by what was known at their time."""
-        deciding: dict[Device, list[Sample]] = {}
-        modes: dict[tuple[str, str], list[Sample]] = {}
-        for part in parts:
-            if not DECIDING.isdisjoint(part.values):
-                deciding.setdefault(_device_of(machine, part), []).append(part)
-            if ECC_MODE in part.values and (board := board_of(part)) is not None:
-                modes.setdefault((board, part.reader), []).append(part)
-        known: dict[Device, _KnownReadings] = {}
-        known_modes: dict[tuple[str, str], _KnownReadings] = {}
-        effective: dict[tuple[str, str, EccMode], EccMode] = {}
-        of_boards = _by_board(parts) if any(map(has_ecc_counts, parts)) else {}
-        for part in parts:
-            board, at = board_of(part), part.measured_at + self._merge_window
-            if may_have_defaults(part):
-                device = _device_of(machine, part)
-                if device not in known:
-                    known[device] = _KnownReadings(
-                        [*self._rows(device, _DECIDING_LANES), *deciding.get(device, [])], _deciding
-                    )
-                part = without_defaults(part, known[device].until(at))
-            if board is None or not has_ecc_counts(part):
-                yield part
-                continue
-            place = board, part.reader
-            if place not in known_modes:
-                rows = self._rows((machine, *place), [CATALOGUE[ECC_MODE].lane])
-                known_modes[place] = _KnownReadings([*rows, *modes.get(place, [])], _ecc_modes)
-            mode = known_modes[place].until(at).get(ECC_MODE)
-            if (*place, mode) not in effective:
-                own = self._effective_ecc_mode(machine, board, part.reader, mode, of_boards[place])
-                effective[*place, mode] = own
-            yield with_ecc_mode(part, effective[*place, mode])
+    def _judged(self, machine: Machine, found: Mapping[Subject, Instants]) -> dict[tuple[Subject, int], _MergedRow]:
+        """Return the changed rows as judged, and those of the cache that are judged differently by them."""
+        before, after = (RowJudge(_JudgingRows(self, rows), self._merge_window) for rows in ({}, found))
+        merged: dict[tuple[Subject, int], _MergedRow] = {}
+        news: dict[Device, None] = {}
+        for subject, rows in found.items():
+            device, kept = subject[:3], self._kept.get(subject)
+            newest = kept[max(kept)] if kept else None
+            for at, row in rows.items():
+                merged[subject, at] = _MergedRow(after.judged(machine, row), row)
+                judging = judging_readings(row)
+                if not judging or device in news:
+                    continue
+                if newest is not None and newest.measured_at <= at and judging.items() <= newest.values.items():
+                    continue  # most rows
+                if not judging.items() <= before.known(device, at).items():
+                    news[device] = None
+        for device in news:
+            for lane in Lane:
+                subject = (*device, lane)
+                for at, row in self._kept.get(subject, {}).items():
+                    if (subject, at) not in merged and (may_have_defaults(row) or has_ecc_counts(row)):
+                        judged = after.judged(machine, row)
+                        if judged != before.judged(machine, row):
+                            merged[subject, at] = _MergedRow(judged, row)
+        return merged
 
-    def _rows(self, device: Device, lanes: Iterable[Lane]) -> list[Sample]:
-        return [row for lane in lanes for row in self._kept.get((*device, lane), {}).values()]
+    def reported_rows(self, device: Device, found: Mapping[Subject, Instants]) -> list[Sample]:
+        """Return the rows of a device as reported: those of the cache, with newer ones of `found`."""
+        subjects = [(*device, lane) for lane in Lane]
+        return [row for one in subjects for row in {**self._kept.get(one, {}), **found.get(one, {})}.values()]
 
-    def _effective_ecc_mode(
-        self, machine: Machine, board: str, reader: str, mode: EccMode, parts: Sequence[Sample]
-    ) -> EccMode:
-        """Return the ECC mode in which the counts of a board count, by its parts and its rows."""
-        if mode is not None and not isinstance(mode, Absent):
-            return mode
-        own = [*parts, *self._rows((machine, board, reader), Lane)]
-        if mode is None:
-            mode = NO_ECC if lists_ecc_modes(reader) else missing_ecc_mode(own)
-        return board_ecc_mode(mode, own)
+    def known_before(self, device: Device) -> Readings:
+        """Return the newest judging readings of the dropped rows of a device."""
+        return {name: value for name, (_, value) in self._dropped.get(device, {}).items()}
 
     def _note_repeated(self, subject: Subject, part: Sample) -> None:
         before = self._repeated.get(subject)
@@ -194,12 +182,15 @@ class RowCache:
     def keep(self, machine: Machine, rows: Sequence[Sample], written: float) -> None:
         """Add rows; `written` is the monotonic time in seconds at which their request arrived."""
         subjects = {subject_of(machine, row) for row in rows}
+        merged = self._merged.get(machine, {})
         for row in rows:
             subject = subject_of(machine, row)
             times = self._written.setdefault(subject, {})
             instants = self._kept.setdefault(subject, {})
+            known = merged.pop((subject, row.measured_at), None)
             self._instants += row.measured_at not in instants
-            instants[row.measured_at], times[row.measured_at] = row, written
+            instants[row.measured_at] = row if known is None else known.reported
+            times[row.measured_at] = written
         for subject in subjects:
             self._trim(subject, MAX_INSTANTS, written - CATCH_UP_SECONDS)
         if self._instants - MIN_INSTANTS * len(self._kept) > self._max_earlier:
@@ -212,11 +203,24 @@ class RowCache:
         in_order = sorted(instants)
         for number, old in enumerate(in_order[:-MIN_INSTANTS]):
             if number < len(in_order) - most or times[old] < since:
-                del instants[old], times[old]
+                self._note_dropped(subject, instants.pop(old))
+                del times[old]
                 self._instants -= 1
+
+    def _note_dropped(self, subject: Subject, row: Sample) -> None:
+        judging = judging_readings(row)
+        if not judging:
+            return
+        known = self._dropped.setdefault(subject[:3], {})
+        known |= {
+            name: (row.measured_at, value)
+            for name, value in judging.items()
+            if name not in known or known[name][0] <= row.measured_at
+        }
 
     def drop(self, machine: Machine) -> None:
         """Drop the subjects of a machine."""
+        self._merged.pop(machine, None)
         self._drop_except({subject for subject in self._kept if subject[0] != machine})
 
     def drop_before(self, written: float) -> None:
@@ -227,24 +231,29 @@ class RowCache:
         self._written = {subject: times for subject, times in self._written.items() if subject in subjects}
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
         self._repeated = {subject: part for subject, part in self._repeated.items() if subject in self._written}
+        devices = {subject[:3] for subject in self._kept}
+        self._dropped = {device: judging for device, judging in self._dropped.items() if device in devices}
         self._instants = sum(map(len, self._kept.values()))
 
 
-class _KnownReadings:
-    """Readings of a device by time: those known at a time are the newest ones until then, else the first ones after."""
+class _JudgingRows:
+    """Rows of a cache with changed ones, for a `RowJudge`."""
 
-    def __init__(self, rows: Iterable[Sample], read: Callable[[Sample], Mapping[str, Value | Absent]]) -> None:
-        """Take rows of any order, the later one of equal times counts, and what is read of a row."""
-        self._left = deque((row.measured_at, read(row)) for row in sorted(rows, key=lambda one: one.measured_at))
-        self._known: dict[str, Value | Absent] = {}
-        for _, found in reversed(self._left):
-            self._known |= found
+    def __init__(self, cache: RowCache, found: Mapping[Subject, Instants]) -> None:
+        self._cache = cache
+        self._found = found
+        self._of_boards: dict[Device, list[Sample]] | None = None
 
-    def until(self, at: int) -> Mapping[str, Value | Absent]:
-        """Return the readings at a time; calls are in order of time."""
-        while self._left and self._left[0][0] <= at:
-            self._known |= self._left.popleft()[1]
-        return self._known
+    def rows(self, device: Device) -> Sequence[Sample]:
+        return self._cache.reported_rows(device, self._found)
+
+    def rows_of_board(self, board: Device) -> Sequence[Sample]:
+        if self._of_boards is None:
+            self._of_boards = _by_board(self._found)
+        return [*self.rows(board), *self._of_boards.get(board, ())]
+
+    def known_before(self, device: Device) -> Readings:
+        return self._cache.known_before(device)
 
 
 class _InstantIndex:
@@ -270,10 +279,6 @@ class _InstantIndex:
 def subject_of(machine: Machine, sample: Sample) -> Subject:
     """Return the subject of a row."""
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
-
-
-def _device_of(machine: Machine, sample: Sample) -> Device:
-    return machine, sample.view.key if sample.view is not None else "", sample.reader
 
 
 def _repeats_previous(part: Sample, rows: Mapping[int, Sample]) -> bool:
@@ -309,22 +314,6 @@ def _has_texts_only(row: Sample) -> bool:
     return not row.dims and all(CATALOGUE[name].kind is MetricKind.INFO for name in row.values)
 
 
-def _deciding(row: Sample) -> dict[str, Value | Absent]:
-    """Return the readings that decide about defaults.
-
-    An absent place in a rack is itself the result of such a rule, and the end of a series proves nothing about a board.
-    """
-    return {
-        name: value
-        for name, value in deciding_readings(row).items()
-        if value != SERIES_ENDED and (name not in RACK_PLACE or not isinstance(value, Absent))
-    }
-
-
-def _ecc_modes(row: Sample) -> dict[str, Value | Absent]:
-    return {ECC_MODE: row.values[ECC_MODE]} if row.values.get(ECC_MODE, SERIES_ENDED) != SERIES_ENDED else {}
-
-
 def _contradicts(before: Sample, part: Sample) -> bool:
     """Return whether a part has a value that differs from the row's."""
     known = _dims(before)
@@ -351,13 +340,14 @@ def _join(before: Sample, part: Sample) -> Sample:
     )
 
 
-def _by_board(parts: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """Return the parts by board and reader; those of the machine itself are left out."""
-    found: dict[tuple[str, str], list[Sample]] = {}
-    for part in parts:
-        if (board := board_of(part)) is not None:
-            found.setdefault((board, part.reader), []).append(part)
-    return found
+def _by_board(found: Mapping[Subject, Instants]) -> dict[Device, list[Sample]]:
+    """Return rows by the GPU that they are about, or whose MIG device they are about."""
+    by_board: dict[Device, list[Sample]] = {}
+    for (machine, _, reader, _), rows in found.items():
+        for row in rows.values():
+            if (board := board_of(row)) is not None:
+                by_board.setdefault((machine, board, reader), []).append(row)
+    return by_board
 
 
 def _metric_of(name: object) -> str:
