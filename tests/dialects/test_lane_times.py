@@ -74,3 +74,13 @@ def test_time_of_a_stopped_reader_does_not_count(interval: int | None, age: int)
         page += f'gpufleet_reader_interval_seconds{{node="n",reader="dcgm",lane="fast"}} {interval}\n'
     (sample,) = (one for one in samples_of(page) if "gpu_state" in one.values)
     assert AT // 10**9 - sample.measured_at // 10**9 == age
+
+
+def test_time_of_the_probe_is_not_that_of_other_readings() -> None:
+    """The probe runs once a day, and its readings are not imported."""
+    page = 'gpufleet_host_info{node="n",nvidia_driver_version="580.1",probe_hugepages="2048kB: 0"} 1\n'
+    for reader, age in (("nvml", 5), ("probe", 100)):
+        labels = f'node="n",reader="{reader}",lane="static",provenance="host_local_probe"'
+        page += f"gpufleet_measured_timestamp_seconds{{{labels}}} {AT // 10**9 - age}\n"
+    (sample,) = samples_of(page)
+    assert (sample.values, AT - sample.measured_at) == ({"nvidia_driver_version": "580.1"}, 5 * 10**9)

@@ -9,6 +9,7 @@ from gpufleet.dialects.otel_names import OWN, OWN_ROWS, UNITS, Instrument
 from gpufleet.dialects.otel_reading import IncomingPoint, read_points
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject, ValueType
+from gpufleet.model.catalogue.probe import PROBE_NAMES
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -280,7 +281,9 @@ def test_only_reliable_l9gpu_points_are_read() -> None:
     assert not found.unknown
 
 
-_METRICS = [metric for metric in CATALOGUE.values() if metric.kind is not MetricKind.INFO]
+_METRICS = [
+    metric for name, metric in CATALOGUE.items() if metric.kind is not MetricKind.INFO and name not in PROBE_NAMES
+]
 
 
 @given(st.data())

@@ -170,3 +170,14 @@ def test_gpu_that_only_the_bus_lists_has_no_state(reason: Reason) -> None:
         builder.add(view, name, Absent(reason), 1)
     (sample,) = builder.samples("x")
     assert sample.values["gpu_state"] == Absent(reason)
+
+
+def test_performance_probe_is_not_imported() -> None:
+    """Its texts have no time of their own: they could be shown to the next tenant of the machine."""
+    builder = SampleBuilder()
+    builder.add(None, "probe_pci_links", "0000:01:00.0 x16 of x16, 32 GT/s", 1)
+    builder.add(None, "probe_pci_gpus", 8, 1)
+    builder.add(None, "probe_docker_version", Absent(Reason.NOT_ENABLED), 2)
+    builder.add_text(None, "probe_kernel_parameters", "iommu=pt", 2)
+    builder.add(None, "nvidia_driver_version", "580.1", 3)
+    assert [(one.measured_at, one.values) for one in builder.samples("x")] == [(3, {"nvidia_driver_version": "580.1"})]

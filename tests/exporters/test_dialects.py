@@ -21,6 +21,7 @@ from gpufleet.dialects.reading import read_series
 from gpufleet.dialects.registry import DIALECTS
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject, ValueType
+from gpufleet.model.catalogue.probe import PROBE_NAMES
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import DimValue, Value
@@ -248,7 +249,7 @@ ROWS = {
     f"{dialect.name} {family.name}": (dialect, family)
     for dialect in DIALECTS
     for family in dialect.families.values()
-    if family.written and not family.unread
+    if family.written and not family.unread and family.metric not in PROBE_NAMES
 }
 
 

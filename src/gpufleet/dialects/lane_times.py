@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from gpufleet.dialects.dialect import Dialect, SeriesSubject
 from gpufleet.dialects.sample_builder import STATE
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.time import NANOS
@@ -79,7 +80,7 @@ class LaneTimes:
             if one.name not in (dialect.measured, dialect.intervals) or not 0 < value < _MAX_SECONDS:
                 continue
             subject, reader, lane = dialect.identify(one), one.labels.get("reader", ""), one.labels.get("lane", "")
-            if subject is None or lane not in set(Lane):
+            if subject is None or lane not in set(Lane) or reader == PROBE_READER:  # the probe is not imported
                 continue
             if one.name == dialect.intervals:
                 self._intervals[subject.guest, subject.machine, reader, lane] = value

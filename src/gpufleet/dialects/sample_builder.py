@@ -8,6 +8,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject, ValueType
+from gpufleet.model.catalogue.probe import PROBE_NAMES
 from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, is_core_error, is_measured, worst_state
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
@@ -28,6 +29,9 @@ SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series
 
 class SampleBuilder:
     """Collects the values of one machine. The series of a device may carry different parts of its identity.
+
+    Readings of the performance probe are left out. They are about the tenant of their time, and a source gives no time
+    of its texts: an answer could show them to the next tenant.
 
     Args:
         has_times: whether the source gives times of measurement, so that an absence can be older than the state.
@@ -75,6 +79,8 @@ class SampleBuilder:
         is_evidence: bool = True,
     ) -> None:
         """Add a value as `add`, with the view's key and the metric's row already looked up."""
+        if metric.name in PROBE_NAMES:
+            return
         row = self._rows.get((key, metric.lane, at))
         if row is None:
             row = self._rows[key, metric.lane, at] = _Row()

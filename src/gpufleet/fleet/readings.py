@@ -15,6 +15,7 @@ from gpufleet.fleet.slot_keys import KeyReport, slot_keys
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.device_state import LOST, worst_state
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimReading, Provenance, Reading, Sample, Value, precedence
@@ -28,9 +29,6 @@ LONGEST_SECONDS = 3600.0
 """Upper limit of freshness: no sample older than this is current, however slow its lane is declared."""
 
 STATE = "gpu_state"
-
-PROBE_READER = "probe"
-"""Reader name of the performance probe."""
 
 GUEST_READINESS = frozenset(
     {

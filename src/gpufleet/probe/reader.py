@@ -7,9 +7,9 @@ sample with its own time of measurement. While a boot may still go on, each pass
 import asyncio
 from collections.abc import Callable, Iterable
 
-from gpufleet.fleet.readings import PROBE_READER
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
+from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.errors import ChannelError, ReaderError, WireError
 from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.text import bounded

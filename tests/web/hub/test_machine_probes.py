@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine, MachineKind
@@ -15,7 +16,9 @@ from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side
 from gpufleet.model.wire.batch import MachineReport
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
+from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, now, running_site
+from tests.web.hub.test_write import write
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
 GUEST = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=VM, hypervisor="node-a")
@@ -124,6 +127,33 @@ async def test_series_of_listed_devices_have_no_probe(site: Site, devices: list[
     values = {(one["metric"], point["value"]) for one in answer["series"] for point in one["points"]}
     assert {value for metric, value in values if metric == "probe_boot_kernel_seconds" and value} == shown
     assert ("gpu_power_watts", 100.0) in values
+
+
+@pytest.mark.parametrize("devices", [None, ["GPU-1"]])
+async def test_tenant_sees_no_imported_probe(site: Site, devices: list[str] | None) -> None:
+    """A page repeats the probe of an earlier tenant with the time of each scrape."""
+    gpu = {"uuid": "GPU-1", "kind": "gpu", "side": "host"}
+    series: list[tuple[str, float, dict[str, str]]] = [
+        ("gpufleet_gpu_power_watts", 100.0, gpu),
+        ("gpufleet_host_info", 1, {"nvidia_driver_version": "580.1", "probe_hugepages": "2048kB: 5"}),
+        ("gpufleet_probe_boot_kernel_seconds", 2.5, {}),
+        ("gpufleet_reading_absent", 1, {"metric": "probe_docker_version", "reason": "not_enabled"}),
+    ]
+    points = [
+        WritePoint({"__name__": name, "node": "node-a", **labels}, value, now()) for name, value, labels in series
+    ]
+    assert (await write(site.hub.url, encode_1(points)))[0] < 300
+
+    async def stored() -> bool:
+        return len(site.store.seqs) == 1
+
+    await wait_until_async(stored, what="the series to be stored")
+    spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "acme"}
+    await site.request("/v1/allocations/a", "PUT", {**spec, "devices": devices, "valid_from": "2020-01-01T00:00:00Z"})
+    _, answer = await site.request("/v1/allocations/a/metrics")
+    assert (answer["source"], set(answer["host"])) == ("imported", {"nvidia_driver_version"})
+    _, found = await site.request("/v1/allocations/a/series?metric=probe_boot_kernel_seconds")
+    assert not [point for one in found["series"] for point in one["points"] if point["value"] is not None]
 
 
 async def test_repeated_sample_of_a_probe_stays_current(site: Site) -> None:

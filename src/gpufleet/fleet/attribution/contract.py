@@ -33,7 +33,6 @@ from gpufleet.fleet.attribution.visibility import (
 )
 from gpufleet.fleet.devices import independent_readings, with_parents
 from gpufleet.fleet.readings import (
-    PROBE_READER,
     Freshness,
     all_stale,
     devices,
@@ -45,6 +44,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
+from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.fleet.attribution.bindings import pci_address
-from gpufleet.fleet.readings import PROBE_READER
 from gpufleet.model.absence import REASON_TEXTS, Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import XID_ALL, XID_ERRORS, XID_LAST, XID_LAST_AT, XID_SINCE
+from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.reading import DimReading, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
@@ -128,7 +128,10 @@ def without_foreign_peers(found: Iterable[AnswerDevice]) -> tuple[AnswerDevice, 
 
 
 def is_probe(stored: StoredSample) -> bool:
-    """Return whether a sample is of the performance probe. Its facts are about the whole machine, with all GPUs."""
+    """Return whether a sample is of the performance probe. Its facts are about the whole machine, with all GPUs.
+
+    Samples of other readers have none of them, also imported ones (`dialects.sample_builder`).
+    """
     return stored.sample.reader == PROBE_READER
 
 

@@ -1,10 +1,10 @@
 """Changes of the performance probe of a machine, for operators."""
 
-from gpufleet.fleet.readings import PROBE_READER
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.api.probe import ProbeChange, ProbeChangePage
+from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.stored.readings import ReadingChangeQuery
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.store import Store

@@ -11,7 +11,7 @@ from gpufleet.fleet.attribution.bindings import HOST_SOURCES, BoundInterval, is_
 from gpufleet.fleet.readings import STATE
 from gpufleet.hub.query.gpu_stays import REPORTED
 from gpufleet.hub.query.history import SeriesPart, SeriesWindow
-from gpufleet.model.catalogue.probe import PROBE_METRICS
+from gpufleet.model.catalogue.probe import PROBE_NAMES
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
 from gpufleet.model.time import NANOS
@@ -19,8 +19,6 @@ from gpufleet.ports.store import HistoryStore, Store
 
 PRESENCE = (STATE, *REPORTED)
 """Metrics whose readings show that a source reported although it lacks the requested metrics."""
-
-_OF_PROBE = frozenset(metric.name for metric in PROBE_METRICS)
 
 
 def sources_of(stored: Iterable[StoredSample], since: int) -> tuple[Provenance, ...]:
@@ -50,7 +48,7 @@ def fetch_host_parts(
     found: list[SeriesPart] = []
     for one in intervals:
         sources = sources_of(latest.get(one.machine, ()), one.start)
-        visible = metrics if one.devices is None else [name for name in metrics if name not in _OF_PROBE]
+        visible = metrics if one.devices is None else [name for name in metrics if name not in PROBE_NAMES]
         found += fetch_parts(store, cluster, one, visible, step, sources, stale_after_seconds)
     return found
 

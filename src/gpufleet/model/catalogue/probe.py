@@ -7,6 +7,9 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.host import NO_MODEL, NO_SIZE
 from gpufleet.model.catalogue.metric import Absence, Lane, Metric, MetricKind, Storage, Subject, ValueType
 
+PROBE_READER = "probe"
+"""Reader name of the performance probe."""
+
 GAUGE, INFO = MetricKind.GAUGE, MetricKind.INFO
 INT, FLOAT, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.TEXT
 
@@ -159,3 +162,6 @@ PROBE_METRICS = (
     _seconds(774, "channel_latency", "Duration of reading two small files over the channel", "channel"),
 )
 # fmt: on
+
+PROBE_NAMES = frozenset(metric.name for metric in PROBE_METRICS)
+"""Names of the rows."""
