@@ -516,10 +516,10 @@ class MemoryStore:
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         found: dict[str, int] = {}
         for cluster, machine in self._by_machine:
-            latest = self.latest(cluster, machine)
-            samples = [one.sample for one in latest if since <= one.received_at <= until]
+            current = [one for one in self.latest(cluster, machine) if since <= one.received_at <= until]
+            samples = [one.sample for one in current]
             views = {one.view.key: one.view for one in samples if one.view is not None and _has_values(one)}
-            lost = _lost_views(latest)
+            lost = _lost_views(current)
             named = [view.named for key, view in views.items() if view.kind is ViewKind.GPU and key not in lost]
             if named:
                 found[cluster] = found.get(cluster, 0) + (sum(named) or len(named))
@@ -660,10 +660,10 @@ def _is_lost(sample: Sample) -> bool | None:
     return state == "lost" if isinstance(state, str) else None
 
 
-def _lost_views(latest: Sequence[StoredSample]) -> set[str]:
+def _lost_views(current: Sequence[StoredSample]) -> set[str]:
     """Return the keys of views whose state is `lost`."""
     reports: dict[str, list[StateReport]] = {}
-    for one in latest:
+    for one in current:
         state = one.sample.values.get("gpu_state")
         if one.sample.view is not None and isinstance(state, str):
             is_imported = one.sample.provenance is Provenance.IMPORTED

@@ -165,7 +165,8 @@ class FleetStore(Protocol):
     def reporting_gpus(self, since: int, until: int) -> Mapping[str, int]:
         """Return cluster to the GPUs that reported a number of a metric that contributes to totals, in the interval.
 
-        A GPU whose state is `lost` does not count: see `fleet.readings.deciding_state`.
+        A GPU whose state is `lost` does not count: see `fleet.readings.deciding_state`. Only the newest states of
+        readers count that were received in the interval.
         GPUs identified only by their index on a machine count only if no GPU with a UUID or address reported there.
         """
         ...

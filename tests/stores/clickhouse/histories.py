@@ -272,7 +272,7 @@ class StoreHistory:
         known = self.store.known_gpus().get(self._cluster)
         assert ((known.nvml or 0) if known is not None else 0) == sum(gpu.is_known for gpu in gpus)
         for since in {gpu.value_at for gpu in gpus}:
-            expected_count = sum(gpu.value_at >= since and not gpu.is_lost for gpu in gpus)
+            expected_count = sum(gpu.value_at >= since and not gpu.is_lost(since) for gpu in gpus)
             assert self.store.reporting_gpus(since, END_OF_TIME).get(self._cluster, 0) == expected_count
         self._check_rows()
 
@@ -349,18 +349,20 @@ class StoreHistory:
             others = [one for (other, _), some in reports.items() if other == machine for one in some]
             newest_at, seen_at = (max(some, key=lambda one: one[0])[1] for some in (others, own))
             with_value = [one for one in own if isinstance(one[2].values.get("gpu_power_watts"), float)]
-            states: dict[str, tuple[tuple[int, int], StateReport]] = {}
-            for rank, _, sample in own:
-                state = sample.values.get("gpu_state")
-                if isinstance(state, str) and (sample.reader not in states or rank >= states[sample.reader][0]):
-                    states[sample.reader] = rank, StateReport(state, rank[0], STATE_INTERVAL_SECONDS, False)
-            stated = [report for _, report in states.values()]
-            decides = deciding_state(stated)
+            newest: dict[str, tuple[tuple[int, int], int, Sample]] = {}
+            for rank, received_at, sample in own:
+                if sample.lane is Lane.FAST and (sample.reader not in newest or rank >= newest[sample.reader][0]):
+                    newest[sample.reader] = rank, received_at, sample
+            stated = [
+                (received_at, StateReport(state, rank[0], STATE_INTERVAL_SECONDS, False))
+                for rank, received_at, sample in newest.values()
+                if isinstance(state := sample.values.get("gpu_state"), str)
+            ]
             found.append(
                 _Gpu(
                     is_known=abs(seen_at - newest_at) <= REPORT_WINDOW_SECONDS * NANOS,
                     value_at=max(with_value, key=lambda one: one[0])[1] if with_value else 0,
-                    is_lost=decides is not None and stated[decides].state == LOST,
+                    states=stated,
                 )
             )
         return found
@@ -369,7 +371,13 @@ class StoreHistory:
 class _Gpu(msgspec.Struct, frozen=True):
     is_known: bool
     value_at: int
-    is_lost: bool
+    states: list[tuple[int, StateReport]]
+
+    def is_lost(self, since: int) -> bool:
+        """Return whether the states that were received since then show that it is lost."""
+        reports = [report for received_at, report in self.states if received_at >= since]
+        decides = deciding_state(reports)
+        return decides is not None and reports[decides].state == LOST
 
 
 def _place(sample: Sample) -> tuple[str, str, str]:
@@ -379,8 +387,8 @@ def _place(sample: Sample) -> tuple[str, str, str]:
 def _values(number: int, before: int, shape: int, lane: Lane) -> dict[str, Value | Absent]:
     """Return values that no other sample has.
 
-    A lane always has numbers and a state, or never: `latest` has one row per lane, so that a restart would otherwise
-    lose the time of its last number.
+    A lane always has numbers, or never: `latest` has one row per lane, so that a restart would otherwise lose the time
+    of its last number.
     """
     if lane is Lane.SLOW:
         return {"gpu_power_watts": Absent(Reason.TIMEOUT, f"detail {number % 3}")}
@@ -390,7 +398,8 @@ def _values(number: int, before: int, shape: int, lane: Lane) -> dict[str, Value
         {"gpu_memory_used_bytes": number},
         {"gpu_name": f"name {number % 3}", "gpu_fan_speed_ratio": Absent(Reason.TIMEOUT)},
     ]
-    return {"gpu_power_watts": power, "gpu_state": (LOST, "ok")[number % 4 != 0], **more[shape]}
+    state = (LOST, None, "ok", "ok")[number % 4]
+    return {"gpu_power_watts": power, **({} if state is None else {"gpu_state": state}), **more[shape]}
 
 
 def run_history(history: StoreHistory, steps: list[Step]) -> None:

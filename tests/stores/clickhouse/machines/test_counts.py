@@ -324,3 +324,46 @@ def test_gpu_that_one_reader_lost_does_not_count_as_reporting(store: ClickHouseS
         found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))
         counted.append([cluster in one for one in found])
     assert counted == [[one, one] for one in (False, False, True, True, True, False, False, True, False, False)]
+
+
+def test_lost_gpu_reports_again_once_its_reader_has_no_state(store: ClickHouseStore, cluster: str) -> None:
+    """An exporter that reports failures only has no state `ok`. A late report of the loss changes nothing."""
+    steps = [(0, "exporter", "lost"), (2, "exporter", None), (1, "exporter", "lost"), (3, "other", None)]
+    counted = []
+    for second, reader, state in steps:
+        write_state(store, cluster, T0 + second * NANOS, reader, state, Provenance.IMPORTED)
+        counted.append(counts_of(store, cluster, T0))
+    assert counted == [[0, 0], [1, 1], [1, 1], [1, 1]]
+
+
+def test_loss_from_before_the_interval_does_not_count(store: ClickHouseStore, cluster: str) -> None:
+    """Another reader may have no state, so that nothing else ends the loss of a reader that was removed."""
+    write_state(store, cluster, T0, "nvml", "lost", Provenance.HOST_LOCAL_PROBE)
+    write_state(store, cluster, T0 + NANOS, "exporter", None, Provenance.IMPORTED)
+    assert counts_of(store, cluster, T0) == [0, 0]
+    assert counts_of(store, cluster, T0 + 1) == [1, 1]
+
+
+def test_imported_loss_counts_once_the_state_of_an_agent_is_old(store: ClickHouseStore, cluster: str) -> None:
+    write_state(store, cluster, T0, "nvml", "ok", Provenance.HOST_LOCAL_PROBE)
+    write_state(store, cluster, T0 + NANOS, "exporter", "lost", Provenance.IMPORTED)
+    assert counts_of(store, cluster, T0) == [1, 1]
+    assert counts_of(store, cluster, T0 + 1) == [0, 0]
+
+
+def write_state(
+    store: ClickHouseStore, cluster: str, at: int, reader: str, state: str | None, source: Provenance
+) -> None:
+    """Write a number of a GPU, with its state if there is one."""
+    values: dict[str, Value | Absent] = {"gpu_power_watts": 100.0, **({} if state is None else {"gpu_state": state})}
+    one = Sample(view=VIEWS[1], reader=reader, lane=Lane.FAST, measured_at=at, values=values, provenance=source)
+    write(store, accept(cluster, "m", [one], received_at=at, reported_at=at))
+    write_newest_rows(store)
+
+
+def counts_of(store: ClickHouseStore, cluster: str, since: int) -> list[int]:
+    """Return the number of reporting GPUs of a cluster, now and after a restart."""
+    restarted = GpuCounts()
+    load_gpu_counts(store._handles.reader, restarted)
+    found = (store.reporting_gpus(since, END_OF_TIME), restarted.reporting(since, END_OF_TIME))
+    return [one.get(cluster, 0) for one in found]

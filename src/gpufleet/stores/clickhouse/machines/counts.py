@@ -1,4 +1,4 @@
-"""In-memory counts of known and reporting GPUs by cluster, about 90 bytes per GPU.
+"""In-memory counts of known and reporting GPUs by cluster, about 110 bytes per GPU.
 
 Counting a million GPUs in three million rows takes the engine most of a second, and this module some milliseconds. The
 state is arrays of numbers. GPUs and machines are identified by 64 bits, mixed from this process's salted hashes of
@@ -52,8 +52,8 @@ LOST_STATE = STATE.states.index(LOST)
 STATE_INTERVAL_SECONDS = LANE_SECONDS[Lane.SLOW]
 """Interval of states, whatever that of their reader is."""
 
-NO_STATE = -1
-"""Number of a row without a state."""
+NO_STATE_LANE, NO_STATE = -2, -1
+"""Number of a row of a lane that never has a state, and of a row without a state."""
 
 DRIVER_STATE, DRIVER_GPUS = CATALOGUE["nvidia_driver_state"], CATALOGUE["nvidia_devices"]
 
@@ -76,7 +76,8 @@ class GpuReports(msgspec.Struct, frozen=True):
         known_at: places in the order of reports.
         value_at: receipt of a number, in nanoseconds since 1970; 0 if there is none.
         seen_at: receipt of any report by a driver; 0 if the reader is not a driver.
-        state: reported state by its stored number; -1 if there is none.
+        stated_at: receipt of a state; 0 if there is none.
+        state: reported state by its stored number, or `NO_STATE` or `NO_STATE_LANE`.
         driver_gpus: number of GPUs that the driver of the machine reports, or `NO_DRIVER_GPUS` or `NO_DRIVER_ROW`.
         reader, provenance: reader of the row, and source of its values.
     """
@@ -87,6 +88,7 @@ class GpuReports(msgspec.Struct, frozen=True):
     known_at: NumericArray
     value_at: NumericArray
     seen_at: NumericArray
+    stated_at: NumericArray
     state: NumericArray
     driver_gpus: NumericArray
     reader: DictionaryColumn
@@ -100,6 +102,7 @@ class GpuReports(msgspec.Struct, frozen=True):
         machine: DictionaryColumn,
         view: DictionaryColumn | IndexedColumn,
         reader: DictionaryColumn,
+        lane: DictionaryColumn,
         provenance: DictionaryColumn,
         known_at: NumericArray,
         received_at: NumericArray,
@@ -109,6 +112,7 @@ class GpuReports(msgspec.Struct, frozen=True):
     ) -> Self:
         """Return the reports of rows of the table `latest`, with their states."""
         is_drivers = _flags([name != PCI_READER for name in reader.texts], reader)
+        has_state_lane = _flags([name == STATE.lane for name in lane.texts], lane)
         return cls(
             cluster=cluster,
             machine=machine,
@@ -116,7 +120,8 @@ class GpuReports(msgspec.Struct, frozen=True):
             known_at=known_at,
             value_at=np.where(has_totals, received_at, _NEVER),
             seen_at=np.where(is_drivers, received_at, _NEVER),
-            state=state,
+            stated_at=np.where(has_state_lane & (state != NO_STATE), received_at, _NEVER),
+            state=np.where(has_state_lane, state, NO_STATE_LANE),
             driver_gpus=driver_gpus,
             reader=reader,
             provenance=provenance,
@@ -135,7 +140,8 @@ class BusReports(msgspec.Struct, frozen=True):
 class _ReportedStates:
     """Newest state of each GPU by each reader, by the rule of `fleet.readings.deciding_state`. Not thread-safe.
 
-    The interval of a reader is not known here: that of a slow one is taken.
+    A newer row of the state's lane without a state ends the state of its reader. The interval of a reader is not known
+    here: that of a slow one is taken.
     """
 
     def __init__(self) -> None:
@@ -143,37 +149,36 @@ class _ReportedStates:
         self._gpu_of = np.empty(0, np.int32)
         self._is_imported = np.empty(0, np.bool_)
         self._state = NewestValues(NO_STATE)
-        self._newest_at = np.empty((2, 0), np.int64)  # by provenance (own, imported) and GPU
-
-    def grow(self, more: int) -> None:
-        """Add space for the next GPUs."""
-        self._newest_at = np.concatenate([self._newest_at, np.zeros((2, more), np.int64)], axis=1)
+        self._stated_at = NewestValues(_NEVER)
 
     def add(self, rows: GpuReports, of_rows: NumericArray, gpus: NumericArray) -> None:
         """Add the states of rows in the order of reports; `gpus` are those of `of_rows`."""
-        stated = np.flatnonzero(rows.state[of_rows] != NO_STATE)
-        of_rows, gpus = of_rows[stated], gpus[stated]
-        imported = _flags([name == Provenance.IMPORTED for name in rows.provenance.texts], rows.provenance)[of_rows]
+        in_lane = np.flatnonzero(rows.state[of_rows] != NO_STATE_LANE)
+        of_rows, gpus = of_rows[in_lane], gpus[in_lane]
         names = mix_hashes(text_hashes(rows.reader)[of_rows], gpus.astype(np.int64))
         readers, firsts = self._readers.assign(names)
         if len(firsts):
+            imported = _flags([name == Provenance.IMPORTED for name in rows.provenance.texts], rows.provenance)
             self._gpu_of = np.concatenate([self._gpu_of, gpus[firsts].astype(np.int32)])
-            self._is_imported = np.concatenate([self._is_imported, imported[firsts]])
+            self._is_imported = np.concatenate([self._is_imported, imported[of_rows[firsts]]])
             self._state.grow(len(firsts))
-        stated_at = rows.known_at[of_rows]
-        self._state.update(readers, stated_at, rows.state[of_rows])
-        np.maximum.at(self._newest_at, (imported.astype(np.int64), gpus), stated_at)
+            self._stated_at.grow(len(firsts))
+        self._state.update(readers, rows.known_at[of_rows], rows.state[of_rows])
+        self._stated_at.update(readers, rows.known_at[of_rows], rows.stated_at[of_rows])
 
-    def lost(self, count: int) -> NumericArray:
-        """Return whether each of so many GPUs is lost."""
-        found = np.zeros(count, np.bool_)
-        readers = np.flatnonzero(self._state.cells == LOST_STATE)
-        gpus, known_at, imported = self._gpu_of[readers], self._state.ranks[readers], self._is_imported[readers]
-        own_at, imported_at = self._newest_at[:, gpus]
-        window = int(MISSED_PASSES * STATE_INTERVAL_SECONDS * NANOS)
-        missed = np.where(imported, imported_at, own_at) - known_at > window
-        found[gpus[~missed & ~(imported & (known_at - own_at <= window))]] = True
-        return found
+    def lost(self, count: int, since: int, until: int) -> NumericArray:
+        """Return whether each of so many GPUs is lost, by the states that were received in the interval."""
+        at, is_lost = self._stated_at.cells, self._state.cells == LOST_STATE
+        is_current = (at >= since) & (at <= until)
+        of_lost = _marked(count, self._gpu_of[is_current & is_lost])
+        counted = np.flatnonzero(is_current & of_lost[self._gpu_of])
+        has_own = _marked(count, self._gpu_of[counted[~self._is_imported[counted]]])
+        counted = counted[~(self._is_imported[counted] & has_own[self._gpu_of[counted]])]
+        gpus, known_at = self._gpu_of[counted], self._state.ranks[counted]
+        newest_at = np.zeros(count, np.int64)
+        np.maximum.at(newest_at, gpus, known_at)
+        missed = newest_at[gpus] - known_at > int(MISSED_PASSES * STATE_INTERVAL_SECONDS * NANOS)
+        return _marked(count, gpus[is_lost[counted] & ~missed])
 
 
 def machine_name(cluster: str, machine: str) -> int:
@@ -257,7 +262,8 @@ class GpuCounts:
         """Return cluster to GPUs with their last number received in the interval; see `ports.FleetStore`."""
         with self._lock:
             at = self._value_at.cells
-            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until) & ~self._states.lost(len(at))))
+            is_lost = self._states.lost(len(at), since, until)
+            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until) & ~is_lost))
 
     def known(self, without: Sequence[str]) -> dict[str, KnownGpus]:
         """Return cluster to the GPUs of its machines, except machines in `without`; see `ports.FleetStore`."""
@@ -305,7 +311,6 @@ class GpuCounts:
             self._is_named = np.concatenate([self._is_named, np.array(is_named, np.bool_)])
             self._value_at.grow(len(new))
             self._seen_at.grow(len(new))
-            self._states.grow(len(new))
         return gpus
 
     def _machines_of(
@@ -334,7 +339,7 @@ def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
     assert isinstance(view, IndexedColumn)
     return GpuReports.of(
         view=view,
-        **{name: dictionary_of(latest[name]) for name in ("cluster", "machine", "reader", "provenance")},
+        **{name: dictionary_of(latest[name]) for name in ("cluster", "machine", "reader", "lane", "provenance")},
         known_at=np.asarray(latest[KNOWN_AT.name]),
         received_at=np.asarray(latest["received_at"]),
         has_totals=np.asarray(latest["has_totals"]),
@@ -369,6 +374,13 @@ def bus_reports(inventory: Columns) -> BusReports:
 
 def _numbers(numbers: Iterable[int]) -> NumericArray:
     return np.fromiter(numbers, np.int64)
+
+
+def _marked(count: int, numbers: NumericArray) -> NumericArray:
+    """Return for each of so many numbers whether it is among `numbers`."""
+    found = np.zeros(count, np.bool_)
+    found[numbers] = True
+    return found
 
 
 def _flags(flags: Sequence[bool], column: DictionaryColumn | IndexedColumn) -> NumericArray:

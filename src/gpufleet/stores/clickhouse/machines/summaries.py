@@ -58,7 +58,7 @@ _UNCOUNTED = f"if({_value_or(DRIVER_STATE, NO_STATE)} = {WITHOUT_GPUS}, 0, {NO_D
 """Number of GPUs of a driver that reports no number."""
 
 _REPORTS = f"""
-SELECT machine, view, reader, provenance, toUnixTimestamp64Nano(known_at) AS known_ns,
+SELECT machine, view, reader, lane, provenance, toUnixTimestamp64Nano(known_at) AS known_ns,
     toUnixTimestamp64Nano(received_at) AS received_ns, has_totals,
     {_value_or(STATE, NO_STATE)} AS state,
     if({_HAS_DRIVER}, {_value_or(DRIVER_GPUS, _UNCOUNTED)}, {NO_DRIVER_ROW}) AS driver_gpus
@@ -133,6 +133,7 @@ def _reports(cluster: str, rows: Any) -> GpuReports:
         machine=texts_of(rows, "machine"),
         view=texts_of(rows, "view"),
         reader=texts_of(rows, "reader"),
+        lane=texts_of(rows, "lane"),
         provenance=texts_of(rows, "provenance"),
         known_at=numbers_of(rows, "known_ns"),
         received_at=numbers_of(rows, "received_ns"),
