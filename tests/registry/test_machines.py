@@ -323,20 +323,21 @@ def test_new_name_that_was_imported_first_is_of_one_machine(by_name: bool) -> No
     assert machines.counts() == {"c": 1}
 
 
-@pytest.mark.parametrize(
-    ("measured", "count"), [((0, 0), 1), ((NOW, NOW + 299 * NANOS), 1), ((NOW, NOW + 301 * NANOS), 2)]
-)
-def test_machine_that_was_imported_under_both_names_is_another_one(measured: tuple[int, int], count: int) -> None:
-    """Neither is one whose old name has an end of series only, or measurements from before the new one."""
+@pytest.mark.parametrize(("overlap", "has_ended", "count"), [(600, False, 1), (601, False, 2), (601, True, 1)])
+def test_machine_that_was_imported_under_both_names_is_another_one(
+    overlap: int, count: int, *, has_ended: bool
+) -> None:
+    """The end of the series of the old name is no report of the machine."""
     machines = MachineCache()
     before, after = (Machine(name=name, machine_id="a" * 32, boot_id=name) for name in ("old", "new"))
     id_ = machines.match("c", "agent", before, NOW, NOW).id
-    first, later = NOW + 300 * NANOS, NOW + 400 * NANOS
-    machines.match("c", "import", Machine(name="new"), first, first, imported=(first, first))
+    first = NOW + 300 * NANOS
+    machines.match("c", "import", Machine(name="new"), first, first)
+    last = first + overlap * NANOS
     for _ in range(2):
-        assert machines.match("c", "import", Machine(name="old"), later, later, imported=measured).id == id_
-    assert machines.last_seen(id_) == (later if measured[0] else NOW)
-    returned = later + 300 * NANOS
+        assert machines.match("c", "import", Machine(name="old"), last, last, has_ended=has_ended).id == id_
+    assert machines.last_seen(id_) == (NOW if has_ended else last)
+    returned = last + 300 * NANOS
     assert machines.match("c", "agent", after, returned, returned).id == id_
     assert machines.counts() == {"c": count}
 

@@ -27,6 +27,12 @@ WHOLE_GPU_METRICS = frozenset(
 SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series")
 
 
+def is_end_of_series(sample: Sample) -> bool:
+    """Return whether a sample reports the end of series, and nothing else."""
+    values = (*sample.values.values(), *(dim.value for dim in sample.dims))
+    return all(value == SERIES_ENDED for value in values)
+
+
 class SampleBuilder:
     """Collects the values of one machine. The series of a device may carry different parts of its identity.
 

@@ -73,8 +73,8 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
             that no other machine had before.
         made_at: time at which its newest report was made, by its sender's clock and at most that of receipt, or one
             shortly before; after a restart that of receipt. 0 if only its name was reported.
-        imported: oldest and newest time of measurement of what third parties reported under its names; of the newest,
-            that of receipt after a restart. Zeros if nothing was measured.
+        imported_at: newest receipt of measurements that a third party made under its name, after a restart that of any
+            report; 0 if there are none.
         successor: of a machine that only third parties reported, the id of the same machine by its own report; or None.
             No later report is of the first.
     """
@@ -88,7 +88,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     renames: tuple[BorneName, ...] = ()
     made_at: int = 0
-    imported: tuple[int, int] = (0, 0)
+    imported_at: int = 0
     successor: str | None = None
 
 
@@ -235,11 +235,9 @@ def with_made_at(one: KnownMachine, machine: Machine, made_at: int) -> KnownMach
     return msgspec.structs.replace(one, made_at=made_at)
 
 
-def with_import(one: KnownMachine, start: int, end: int) -> KnownMachine:
-    """Return a machine after an import with measurements from `start` to `end`; zeros for one without any."""
-    first, last = one.imported
-    imported = min(first or start, start), max(last, end)
-    return msgspec.structs.replace(one, imported=imported) if start and imported != one.imported else one
+def with_imported_at(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
+    """Return a machine after a report with measurements, which can be an import."""
+    return msgspec.structs.replace(one, imported_at=max(at, one.imported_at)) if has_name_only(machine) else one
 
 
 def has_name_only(machine: Machine) -> bool:

@@ -223,7 +223,7 @@ class LedgerRegistry(Protocol):
         host: str = "",
         *,
         overtaken: bool = False,
-        imported: tuple[int, int] | None = None,
+        has_ended: bool = False,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to; register a new machine if no known machine fits.
 
@@ -242,8 +242,7 @@ class LedgerRegistry(Protocol):
             host: of a guest, the id of its hypervisor if the same batch has it. Otherwise it is the node with the name
                 of the hypervisor that the sender reported last.
             overtaken: whether a newer report of the epoch was received before, under any name of its sender.
-            imported: of an import, oldest and newest time of measurement; zeros if it only reports the end of series,
-                which is no sign of life. None for a machine's own report.
+            has_ended: whether this is an import that only reports the end of series, which is no sign of life.
 
         Raises:
             CapacityError: if a new machine would exceed the bound on all machines of the cluster, retired ones

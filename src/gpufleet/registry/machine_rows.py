@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.fleet.identity import EVIDENCE, KnownMachine, with_import
+from gpufleet.fleet.identity import EVIDENCE, KnownMachine
 from gpufleet.model.machine import Machine
 from gpufleet.model.stored.ledger import MachineCounts
 from gpufleet.registry import tables
@@ -108,8 +108,8 @@ def load_machines(connection: sa.Connection) -> Iterator[MachineRow]:
             # When its newest report was made is not saved: at the latest on receipt.
             made_at = max(last_seen, known.made_at) if known.made_at else 0
             known = msgspec.structs.replace(known, last_seen=last_seen, made_at=made_at)
-            if known.imported[0]:
-                known = with_import(known, known.imported[0], last_seen)
+            if known.imported_at:
+                known = msgspec.structs.replace(known, imported_at=last_seen)
         yield MachineRow(sys.intern(cluster), sender, known, first_seen, known.machine, retired_at)
 
 

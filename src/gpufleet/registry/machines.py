@@ -21,7 +21,7 @@ from gpufleet.fleet.identity import (
     name_end,
     names_within,
     new_machine,
-    with_import,
+    with_imported_at,
     with_made_at,
 )
 from gpufleet.model.api.answer import MachineRecord
@@ -56,6 +56,9 @@ CLOCK_TOLERANCE_NS = 60 * NANOS
 
 MAX_MACHINES_PER_CLUSTER = 100_000
 """Maximum machines of a cluster that are not retired; each takes about 1.4 kB of memory and a database row."""
+
+NAMES_OVERLAP_NS = 600 * NANOS
+"""Time for which third parties can report a renamed machine under both names: they learn of the new one separately."""
 
 EXPIRY_RATIO = 0.9
 """Part of the limit beyond which short-lived machines expire."""
@@ -153,7 +156,7 @@ class MachineCache:
         host: str = "",
         *,
         overtaken: bool = False,
-        imported: tuple[int, int] | None = None,
+        has_ended: bool = False,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         self._expire(now)
@@ -161,10 +164,10 @@ class MachineCache:
         row = self._repeated(cluster, sender, machine, host)
         if row is not None:
             self._clamp_future(row, now)
-            if imported is None or imported[0]:
+            if not has_ended:
                 row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
+                row.known = with_imported_at(row.known, machine, at)
             row.known = with_made_at(row.known, machine, at if made_at is None else min(made_at, at))
-            row.known = row.known if imported is None else with_import(row.known, *imported)
             self._recount(row)
             self._seen[row.known.id] = None
             return MachineMatch(row.known.id, self._conflicts.text(row.known))
@@ -177,10 +180,10 @@ class MachineCache:
             self._conflicts.record_name(before.known, before.sender, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at, made_at)
         row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
-        if imported is not None:
-            row.known = with_import(row.known, *imported)
-            if decision.known is not None and not imported[0]:
-                row.known = msgspec.structs.replace(row.known, last_seen=self._rows[row.known.id].known.last_seen)
+        if not has_ended:
+            row.known = with_imported_at(row.known, machine, at)
+        elif decision.known is not None:
+            row.known = msgspec.structs.replace(row.known, last_seen=self._rows[row.known.id].known.last_seen)
         self._store(row)
         self._conflicts.record_decision(row.known.id, row.evidence, decision, at)
         if row.evidence is machine and row.sender == sender:  # else `_store` would not remove it
@@ -493,8 +496,9 @@ class MachineCache:
     def _retire_stand_ins(self, cluster: str, before: MachineRow, machine: Machine) -> None:
         """Retire the machines that third parties reported under the new name of a machine before it did itself.
 
-        Those that were known when the machine was last reported under its earlier name, by itself or by third parties,
-        are other machines. Guests of several hypervisors can have one name.
+        Those that were known when the machine last reported under its earlier name are other machines. So are those
+        that were known for longer than `NAMES_OVERLAP_NS` when third parties last reported it under that name. Guests
+        of several hypervisors can have one name.
         """
         if machine.kind is MachineKind.GUEST:
             return
@@ -503,9 +507,8 @@ class MachineCache:
         if any(not has_name_only(row.known.machine) for row in rows):
             return  # the name alone means none of its bearers
         for row in rows:
-            imported_since = row.known.imported[0] or row.first_seen
-            is_later = row.first_seen > before.known.made_at and imported_since > before.known.imported[1]
-            if row.known.named_only or is_later:
+            overlap = before.known.imported_at - row.first_seen
+            if row.known.named_only or (row.first_seen > before.known.made_at and overlap <= NAMES_OVERLAP_NS):
                 row.known = msgspec.structs.replace(row.known, successor=before.known.id)
                 self._succeeded.add(row.known.id)
                 self._changed[row.known.id] = None

@@ -100,13 +100,13 @@ class SqlRegistry:
         host: str = "",
         *,
         overtaken: bool = False,
-        imported: tuple[int, int] | None = None,
+        has_ended: bool = False,
     ) -> MachineMatch:
         """Return the machine that the evidence belongs to."""
         now = at if now is None else now
         with self._lock:
             return self._machines.match(
-                cluster, sender, machine, at, now, made_at, host, overtaken=overtaken, imported=imported
+                cluster, sender, machine, at, now, made_at, host, overtaken=overtaken, has_ended=has_ended
             )
 
     def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:

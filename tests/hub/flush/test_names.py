@@ -6,7 +6,7 @@ import msgspec
 
 from gpufleet.codecs.batch import decode, encode, to_rows
 from gpufleet.dialects.sample_builder import SERIES_ENDED
-from gpufleet.hub.flush.names import measured_spans, without_other_names
+from gpufleet.hub.flush.names import ended_machines, without_other_names
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
@@ -45,7 +45,7 @@ def test_rows_events_and_holdings_of_other_bearers_are_removed() -> None:
     assert without_other_names(batch, {0: [(T0, T0 + 9)]}) == (batch, 0)
 
 
-def test_ended_series_are_not_measured() -> None:
+def test_end_of_series_is_no_report_of_a_machine() -> None:
     lost = Absent(Reason.GPU_LOST)
     values: list[float | Absent] = [1.0, 2.0, SERIES_ENDED]
     rows = {
@@ -55,4 +55,4 @@ def test_ended_series_are_not_measured() -> None:
     }
     reports = tuple(MachineReport(machine=Machine(name=name), samples=tuple(own)) for name, own in rows.items())
     batch = decode(encode(Batch(cluster="c", sender="w", epoch="0" * 32, seq=1, sent_at=T0, reports=reports)))
-    assert measured_spans(batch) == {1: (T0, T0 + 1), 2: (T0, T0)}
+    assert ended_machines(batch) == {0}

@@ -649,16 +649,16 @@ async def test_end_of_the_series_of_a_former_name_is_no_report_under_it(fleet: F
     assert (await fleet.put("c", "charlie", await fleet.id_of(SEVEN), valid_from=fleet.time(11)))[0] == 409
 
 
-async def test_machine_with_imports_under_both_names_is_no_stand_in(fleet: Fleet) -> None:
-    """The exporter of gpu-7 goes on without its agent. gpu-8 is another machine; gpu-7 gets its name."""
+async def test_end_of_series_registers_no_machine(fleet: Fleet) -> None:
+    """The agent of gpu-7 reports as gpu-8 before its exporter does. Another machine is installed as gpu-7 then."""
     await fleet.report(SEVEN, 700.0, 1, gpu("GPU-0"))
-    await fleet.write_power("gpu-8", 1, 800.0, 10)
-    assert (await fleet.put("b", "bravo", "gpu-8", valid_from=fleet.time(8)))[0] == 201
-    await fleet.write_power("gpu-7", 0, 712.0, 12)
-    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 701.0, 31, gpu("GPU-0"))
-    assert await fleet.powers("b") == {800.0}
-    past = {"valid_from": fleet.time(8), "valid_to": fleet.time(20)}
-    assert (await fleet.put("c", "charlie", await fleet.id_of(SEVEN), **past))[0] == 201
+    await fleet.write_power("gpu-7", 0, 701.0, 2)
+    await fleet.report(msgspec.structs.replace(SEVEN, name="gpu-8"), 810.0, 10, gpu("GPU-0"))
+    at = (fleet.start + 12 * fleet.unit) // 10**6 * 10**6
+    powers = {"gpu-8": 812.0, "gpu-7": None}
+    await fleet.send([point("DCGM_FI_DEV_POWER_USAGE", 0, power, at, host) for host, power in powers.items()])
+    assert [one["machine"]["name"] for one in (await fleet.site.request("/v1/machines"))[1]["items"]] == ["gpu-8"]
+    assert await fleet.dropped_rows() == 1
 
 
 async def test_gpu_of_another_id_of_a_machine_displaces_none(tmp_path: Path) -> None:

@@ -37,23 +37,22 @@ def is_within(at: int, spans: Sequence[Span] | None) -> bool:
     return spans is None or any(start <= at < end for start, end in spans)
 
 
-def measured_spans(batch: WireBatch) -> dict[int, Span]:
-    """Return the oldest and newest time of measurement of each machine of a batch, by position.
+def ended_machines(batch: WireBatch) -> set[int]:
+    """Return the positions of machines about which a batch reports the end of series only.
 
-    Rows of ended series are not measured: Prometheus marks the old series as ended when labels change. A machine
-    without other rows is left out.
+    Prometheus ends the series of an earlier name when labels change.
     """
     ended = [len(own) if all(Absent(one.reason, one.detail) == SERIES_ENDED for one in own) else 0
              for own in batch.absences]  # fmt: skip
-    found: dict[int, Span] = {}
+    if not any(ended):
+        return set()
+    reported = {part.machine for part in batch.parts}
     blocks: list[SampleBlock | DimBlock] = [*batch.samples, *batch.dims]
     for block in blocks:
         width = len(block.metrics) if isinstance(block, SampleBlock) else 1
-        for machine, at, absence in zip(block.machine, block.measured_at, block.absence, strict=True):
-            if absence < 0 or ended[absence] < width:
-                first, last = found.get(machine, (at, at))
-                found[machine] = min(first, at), max(last, at)
-    return found
+        pairs = zip(block.machine, block.absence, strict=True)
+        reported |= {machine for machine, absence in pairs if absence < 0 or ended[absence] < width}
+    return {machine for block in blocks for machine in block.machine} - reported
 
 
 def without_other_names(batch: WireBatch, named: Mapping[int, Sequence[Span]]) -> tuple[WireBatch, int]:

@@ -19,7 +19,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.batch.size import cluster_part_cells
 from gpufleet.fleet.identity import has_name_only
-from gpufleet.hub.flush.names import Span, measured_spans, times_of_name, without_other_names
+from gpufleet.hub.flush.names import Span, ended_machines, times_of_name, without_other_names
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.screening import SuspectColumns, screen
@@ -247,9 +247,7 @@ class StoreWriter:
         batch, now = read.batch, max(read.record.came_at, self._now())  # the log may have a backlog
         overtaken = batch.seq < self._count_matched(read.key, batch.seq)
         at, named = self._observed_at(read.record, batch, overtaken=overtaken), named_only_machines(batch)
-        imports = {place for place, one in enumerate(batch.machines) if has_name_only(one)}
-        spans = {place: span for place, span in measured_spans(batch).items() if place in imports} if imports else {}
-        ended = imports - spans.keys() - {part.machine for part in batch.parts}  # series ended, and nothing else
+        ended = ended_machines(batch) if any(map(has_name_only, batch.machines)) else set()
         ids: dict[int, str] = {}
         nodes: dict[str, str] = {}
         # Nodes first: the hypervisor of a guest is the node of this batch, whatever its name is now.
@@ -267,7 +265,7 @@ class StoreWriter:
                     batch.sent_at,
                     host,
                     overtaken=overtaken,
-                    imported=(0, 0) if place in ended else spans.get(place),
+                    has_ended=place in ended,
                 )
             ids[place] = match.id
             if machine.kind is MachineKind.NODE:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from gpufleet.codecs.batch import encode_with_columns
+from gpufleet.dialects.sample_builder import is_end_of_series
 from gpufleet.fleet.attribution.reported import current_holdings
 from gpufleet.hub.flush.names import times_of_name
 from gpufleet.hub.imports.request import ImportedRequest
@@ -184,7 +185,8 @@ class ImportReceiver:
     def _of_bearers(self, writer: ImportWriter, written: ImportedRequest) -> ImportedRequest:
         """Return a request without what was measured while another machine had the name. Blocking.
 
-        The batch would not be stored with it either, but states and holders would be those of the present bearer.
+        The batch would not be stored with it either, but states and holders would be those of the present bearer. The
+        end of the series of a name that no machine has is that of a former bearer, and registers no machine.
         """
         now = self._clock.now_ns()
         bearers = {one: self._registry.bearer(writer.cluster, one, now) for one in written.machines}
@@ -194,6 +196,10 @@ class ImportReceiver:
             for one, record in bearers.items()
             if record is not None
             and (times := times_of_name(self._registry.past_names(record.id, 0, LATEST), one.name)) is not None
+        } | {
+            one: []
+            for one, record in bearers.items()
+            if record is None and all(map(is_end_of_series, written.machines[one]))
         }
         if not named:
             return written

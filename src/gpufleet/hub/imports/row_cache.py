@@ -191,6 +191,8 @@ class RowCache:
             self._instants += row.measured_at not in instants
             instants[row.measured_at] = row if known is None else known.reported
             times[row.measured_at] = written
+        if not merged:
+            self._merged.pop(machine, None)
         for subject in subjects:
             self._trim(subject, MAX_INSTANTS, written - CATCH_UP_SECONDS)
         if self._instants - MIN_INSTANTS * len(self._kept) > self._max_earlier:
