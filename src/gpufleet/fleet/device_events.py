@@ -6,11 +6,11 @@ from typing import NamedTuple
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.device_state import (
-    CORE_READINGS,
     ERROR,
     HUNG,
     LOST,
     OK,
+    PROVING_READINGS,
     RESET_REQUIRED,
     UNREADABLE,
     state_of,
@@ -39,9 +39,6 @@ _STATE_OF_FAILURE = {
     EventKind.GPU_FAILED: ERROR,
 }
 """Kind of a failure to the state that it keeps until the device is proven to work."""
-
-_PROVING = CORE_READINGS - {"gpu_utilization_ratio", "gpu_memory_total_bytes"}
-"""Core readings that prove that a GPU works. MIG mode hides the utilisation, and the total is a constant."""
 
 LASTING_NS = 3600 * NANOS
 """Time after which a reading that a working GPU does not have any more is not expected of it."""
@@ -239,4 +236,4 @@ class DeviceStates:
 
 def _proving(sample: Sample) -> set[str]:
     """Return the readings of a sample that prove that its GPU works."""
-    return {name for name in _PROVING & sample.values.keys() if not isinstance(sample.values[name], Absent)}
+    return {name for name in PROVING_READINGS & sample.values.keys() if not isinstance(sample.values[name], Absent)}

@@ -35,6 +35,9 @@ CORE_READINGS = frozenset(
 )
 """Readings that every working GPU answers or declares unsupported. A failure of one of them is no healthy GPU."""
 
+PROVING_READINGS = CORE_READINGS - {"gpu_utilization_ratio", "gpu_memory_total_bytes"}
+"""Core readings that prove that a GPU works. MIG mode hides the utilisation, and the total is a constant."""
+
 _CORE_FAILURES = frozenset(
     {
         *(Reason.DRIVER_ERROR, Reason.TIMEOUT, Reason.NO_DRIVER, Reason.NO_LIBRARY),

@@ -17,6 +17,7 @@ from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.device_state import CORE_READINGS
 from gpufleet.model.finding import RuleScope
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import Provenance, Sample, Value
@@ -269,6 +270,16 @@ def test_gpu_that_the_driver_does_not_list_is_lost() -> None:
     found = world.judge(Fault(is_gone=True, extra=not_listed))
     assert {rule: len(keys) for rule, keys in found.items()} == {"gpu.lost": 1}
     assert "/gpu/pci/" in min(found["gpu.lost"])
+
+
+def test_gpu_without_a_state_works_if_a_reading_proves_it() -> None:
+    """Some exporters report failures only."""
+    world, lost = FactWorld([1, 2], 1), dict.fromkeys(CORE_READINGS, Absent(Reason.GPU_LOST))
+    assert "gpu.lost" in world.judge(Fault(is_imported=True, gpu={"gpu_state": "lost", **lost}))
+    world.judge(Fault(is_imported=True, dropped=("gpu_state",), gpu=lost))
+    assert np.isnan(world.device("lost"))
+    world.judge(Fault(is_imported=True, dropped=("gpu_state",)))
+    assert [world.device(name) for name in ("lost", "hung", "unreadable")] == [0, 0, 0]
 
 
 def test_gpu_that_only_netdata_repeats_is_not_the_drivers() -> None:

@@ -11,7 +11,16 @@ from gpufleet.fleet.facts.newest import NONE, MergedReadings
 from gpufleet.fleet.rules.logic import Column, any_known, equal
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import CORE_READINGS, HUNG, RESET_REQUIRED, UNREADABLE, is_core_error
+from gpufleet.model.device_state import (
+    CORE_READINGS,
+    HUNG,
+    LOST,
+    OK,
+    PROVING_READINGS,
+    RESET_REQUIRED,
+    UNREADABLE,
+    is_core_error,
+)
 
 SLOWDOWN_BITS = 0x8 | 0x20 | 0x40 | 0x80
 """Bits of `gpu_clock_event_reasons_mask`: hardware slowdown, heat by software or hardware, and power brake."""
@@ -34,10 +43,23 @@ class InstantValues(Protocol):
         ...
 
 
+def states(readings: InstantValues) -> Column:
+    """Return the state of each GPU by its position in `STATES`, NaN if it is unknown.
+
+    A GPU without a state is `ok` if it has a reading that proves that it works: some exporters report failures only.
+    """
+    state = readings.value(metrics.STATE)
+    works = np.zeros(len(state), bool)
+    for metric in sorted(PROVING_READINGS):
+        works |= ~np.isnan(readings.value(metric))
+    return np.where(np.isnan(state) & works, STATES.index(OK), state)
+
+
 def state_columns(readings: InstantValues) -> dict[str, Column]:
-    """Return the inputs that depend on the state that a reader determines, and on the recommended recovery."""
-    state, recovery = readings.value(metrics.STATE), readings.value(metrics.RECOVERY)
+    """Return the inputs that depend on the state of each GPU, and on the recommended recovery."""
+    state, recovery = states(readings), readings.value(metrics.RECOVERY)
     return {
+        "lost": equal(state, STATES.index(LOST)),
         "reset_required": equal(state, STATES.index(RESET_REQUIRED)),
         "hung": equal(state, STATES.index(HUNG)),
         "unreadable": equal(state, STATES.index(UNREADABLE)),

@@ -8,7 +8,6 @@ import numpy as np
 from gpufleet.fleet.facts import metrics
 from gpufleet.fleet.facts.conditions import (
     RECOVERIES,
-    STATES,
     fault_columns,
     most_nvlinks,
     noisy_readings,
@@ -29,7 +28,7 @@ from gpufleet.fleet.rules.drift import positions_differ
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.xids import XidFacts
 from gpufleet.model.absence import Reason
-from gpufleet.model.device_state import LOST, OK
+from gpufleet.model.device_state import OK
 from gpufleet.model.time import NANOS
 
 NO_MIG = "disabled"
@@ -118,7 +117,7 @@ class DeviceFactsBuilder:
         is_watched, is_unwatched = self._watched()
         xids = XidFacts(self._events.xids if self._events else {}, is_watched)
         columns |= xids.columns | self._with_events(columns)
-        columns["lost"] = self._lost()
+        columns["lost"] = np.where(self._fell_off(), 1.0, columns["lost"])
         names = readings.text(metrics.GPU_NAME)
         columns["nvlinks_of_peers"] = most_nvlinks(
             columns["nvlinks_active"], gpus.machine, names, ~gpus.retired & gpus.is_current
@@ -156,18 +155,14 @@ class DeviceFactsBuilder:
         )
         return gpu_events(self._inputs.events, subjects, self._now)
 
-    def _lost(self) -> Column:
-        """Return whether each GPU is lost.
-
-        A GPU that only the PCI bus shows is lost if the driver works and should list it.
-        """
-        state = self._readings.value(metrics.STATE)
+    def _fell_off(self) -> Column:
+        """Return whether each GPU is lost by an XID, or because only the PCI bus shows it while its driver works."""
         driver_works = self._machines.of(self._machines.driver_state, self._gpus.machine) == _DRIVER_WORKS
         is_dropped = (self._gpus.bus_reason == _DRIVER_ERROR) & ~self._gpus.is_current & driver_works
-        fell_off = np.zeros(len(state), bool)
+        fell_off = np.zeros(len(is_dropped), bool)
         fell_off[sorted(self._events.fell_off) if self._events else []] = True
-        known = np.where(np.isnan(state), np.nan, state == STATES.index(LOST))
-        return np.where(is_dropped | fell_off, 1.0, known)
+        fell_off |= is_dropped
+        return fell_off
 
     def _sides(self) -> dict[str, Column]:
         """Return the inputs about passthrough and the slot of each GPU. A guest's slots are virtual."""

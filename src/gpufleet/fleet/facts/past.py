@@ -11,19 +11,18 @@ import msgspec
 import numpy as np
 
 from gpufleet.fleet.facts import metrics
-from gpufleet.fleet.facts.conditions import STATES, fault_columns, state_columns
+from gpufleet.fleet.facts.conditions import fault_columns, state_columns
 from gpufleet.fleet.facts.events import FALLEN_OFF
 from gpufleet.fleet.facts.holders import GPU_PREFIX
 from gpufleet.fleet.facts.past_xids import past_xids
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import Judgement, RuleVerdicts, judge
-from gpufleet.fleet.rules.logic import Column, equal
+from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.fleet.rules.tracker import Findings
 from gpufleet.fleet.rules.xids import COLUMN_OF_ACTION, XidFacts
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.device_state import LOST
 from gpufleet.model.finding import RuleScope
 from gpufleet.model.reading import Value
 from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
@@ -170,9 +169,7 @@ def past_findings(
 def _columns(readings: PastReadings) -> dict[str, Column]:
     columns = {name: readings.value(metric) for name, metric in _VALUES.items()}
     found = {**state_columns(readings), **fault_columns(readings)}
-    columns |= {name: found[name] for name in (*_FAULTS, *_STATES) if name in found}
-    columns["lost"] = equal(readings.value(metrics.STATE), STATES.index(LOST))
-    return columns
+    return columns | {name: found[name] for name in (*_FAULTS, *_STATES)}
 
 
 def _judgement(interval: PastInterval, step: int, keys: list[str], verdicts: Sequence[RuleVerdicts]) -> Judgement:
