@@ -88,6 +88,21 @@ def slot_cases() -> Iterator[RuleCase]:
         yield RuleCase(name, series, checks)
 
 
+def recovery_cases() -> Iterator[RuleCase]:
+    """Yield cases of recoveries: by readings without a state, and by the state of another key without texts."""
+    state, power, slot = "gpufleet_gpu_state", "gpufleet_gpu_power_watts", {**GPU, "uuid": ""}
+    lost = {labelled(state, {**GPU, "state": "lost"}): "1x9 stale", labelled("gpufleet_gpu_info", GPU): "1x30"}
+    forwarded = {labelled(state, {**slot, "state": "lost"}): "1x9 stale"}
+    forwarded |= {labelled(state, {**GPU, "state": name}): f"_x9 {name == 'ok':d}x30" for name in ("ok", "lost")}
+    for name, series, at_end in (
+        ("a reader reports failures only", {**lost, labelled(power, GPU): "_x9 300x30"}, []),
+        ("a reader reports nothing", lost, ["GpuLost native"]),
+        ("series that a hub forwards", forwarded, []),
+    ):
+        checks = [firing("GpuLost native", at="8m", of="GpuLost"), firing(*at_end, at="15m", of="GpuLost")]
+        yield RuleCase(name, series, checks)
+
+
 def xid_case() -> RuleCase:
     codes = {
         f"GpuXid{row.cls.capitalize()}": code
@@ -261,7 +276,7 @@ def other_case() -> RuleCase:
 
 
 def cases() -> list[RuleCase]:
-    return [*fault_cases(), *slot_cases(), xid_case(), other_case()]
+    return [*fault_cases(), *slot_cases(), *recovery_cases(), xid_case(), other_case()]
 
 
 @pytest.mark.system

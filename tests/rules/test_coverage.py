@@ -13,6 +13,7 @@ OF_ALERTS = {
     "gpu:dcgm_fault:timestamp_seconds",
     "gpu:gpufleet_gpu_nvlinks_active:max",
     "gpu:gpufleet_gpu_model:info",
+    "gpu:gpufleet_gpu_state:info",
 }
 """Series that are tested by the alerts that read them."""
 

@@ -16,6 +16,9 @@ from gpufleet.rules.promql import DAY_SECONDS, join_names, regex
 from gpufleet.rules.rule import AlertSeverity, RecordingRule
 
 NVLINKS = "gpu_nvlinks_active"
+STATED = "gpu:gpufleet_gpu_state:info"
+"""Recorded series of GPUs with a state."""
+
 MODEL = "gpu:gpufleet_gpu_model:info"
 """Recorded series with the label `model`, the name of the product."""
 
@@ -52,7 +55,14 @@ def _metric(metric: str, matchers: str = "") -> Signal:
 
 
 def _state(*states: str) -> Signal:
-    return _metric("gpu_state", f'state=~"{regex(states)}"')
+    """Return the signal of some states.
+
+    A GPU without a state has none of them if a reading proves that it works: some exporters report failures only.
+    """
+    in_states = _metric("gpu_state", f'state=~"{regex(states)}"')
+    subject = join_names(*SUBJECT)
+    proofs = "\nor\n".join(f"0 * {device_series(metric)}" for metric in ("gpu_power_watts", "gpu_temperature_celsius"))
+    return lambda series: f"{in_states(series)}\nor on ({subject})\n(({proofs}) unless on ({subject}) {STATED})"
 
 
 def _union(signals: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
 from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
 from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
-from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, fault_rule
+from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, STATED, fault_rule
 from gpufleet.rules.gaps import native_gaps
 from gpufleet.rules.promql import join_names, max_by, of_both, regex
 from gpufleet.rules.rollups import AMBIGUOUS, ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
@@ -43,7 +43,8 @@ PHYSICAL = "gpu:gpufleet_physical:info"
 VMI_INFO, VMI_OF_UUID = "gpu:gpufleet_vmi:info", "gpu:gpufleet_vmi_uuid:info"
 XID, XID_WINDOW, XID_SECONDS = "gpu:gpufleet_xid:max", "15m", 900
 FAULT = "gpu:gpufleet_fault:timestamp_seconds"
-SLOTS = f'{PHYSICAL}{{pci_address!=""}}'
+SLOTS = f'({PHYSICAL}{{pci_address!=""}} or {STATED}{{pci_address!=""}})'
+"""GPUs in slots. Series that a hub forwards have no texts: their GPUs are known by their states."""
 NO_PROOF = regex((HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT))
 GPU = 'kind="gpu"'
 GUEST_GPU = f'{GPU},side="guest"'
@@ -116,6 +117,11 @@ def _inventory_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
             record="node:gpufleet_gpus:count",
             expr=f'count by (cluster, node) ({PHYSICAL}{{side!="guest"}})',
             help="GPUs of the node, including those passed through to guests",
+        ),
+        RecordingRule(
+            record=STATED,
+            expr=f"1 + 0 * ({series.metric_per_device('gpu_state', GPU)})",
+            help="GPUs with a state; always 1",
         ),
         RecordingRule(
             record=MODEL,
