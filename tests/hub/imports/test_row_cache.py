@@ -275,6 +275,14 @@ def test_judgement_outlasts_the_rows_that_it_follows_from() -> None:
     assert without_mode(rows, T0 + 5 * NANOS) == [NO_ECC, NO_ECC]
 
 
+def test_row_from_the_store_is_judged_again() -> None:
+    """The hub was restarted between the counts and the mode of a scrape, after ECC had been switched."""
+    rows = RowCache()
+    rows.keep(NODE, [listed(T0, {COUNT: 0}), listed(T0, {"gpu_serial": "1"}, Lane.STATIC)], 0.0)
+    written = rows.merge(NODE, [listed(T0, {MODE: "disabled"}, Lane.STATIC)])
+    assert {COUNT: NO_ECC} in [row.values for row in written]
+
+
 def queues_of(product: str, dice: random.Random) -> list[list[Sample]]:
     """Return the parts of four scrapes in queues, each in order of time, as a writer has one for each series."""
     switched, joined = ["enabled", "disabled"], ["completed", "in_progress"]

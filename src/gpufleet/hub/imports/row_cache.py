@@ -62,7 +62,8 @@ class RowCache:
         """Create an empty cache; instants of a subject at most `merge_window_ns` apart are merged."""
         self._max_earlier = max_earlier
         self._instants = 0  # of all subjects
-        self._kept: dict[Subject, Instants] = {}  # as reported
+        self._kept: dict[Subject, Instants] = {}  # as reported; `_stored` ones as judged
+        self._stored: set[tuple[Subject, int]] = set()  # subject and time of rows that were read from the store
         self._merged: dict[Machine, dict[tuple[Subject, int], _MergedRow]] = {}  # that are not kept yet
         self._dropped: dict[Device, dict[str, tuple[int, Value | Absent]]] = {}  # judging readings of dropped rows
         self._written: dict[Subject, dict[int, float]] = {}
@@ -156,7 +157,8 @@ class RowCache:
                 for at, row in self._kept.get(subject, {}).items():
                     if (subject, at) not in merged and (may_have_defaults(row) or has_ecc_counts(row)):
                         judged = after.judged(machine, row)
-                        if judged != before.judged(machine, row):
+                        written = row if (subject, at) in self._stored else before.judged(machine, row)
+                        if judged != written:
                             merged[subject, at] = _MergedRow(judged, row)
         return merged
 
@@ -189,6 +191,10 @@ class RowCache:
             instants = self._kept.setdefault(subject, {})
             known = merged.pop((subject, row.measured_at), None)
             self._instants += row.measured_at not in instants
+            if known is None:
+                self._stored.add((subject, row.measured_at))
+            else:
+                self._stored.discard((subject, row.measured_at))
             instants[row.measured_at] = row if known is None else known.reported
             times[row.measured_at] = written
         if not merged:
@@ -206,6 +212,7 @@ class RowCache:
         for number, old in enumerate(in_order[:-MIN_INSTANTS]):
             if number < len(in_order) - most or times[old] < since:
                 self._note_dropped(subject, instants.pop(old))
+                self._stored.discard((subject, old))
                 del times[old]
                 self._instants -= 1
 
@@ -235,6 +242,7 @@ class RowCache:
         self._repeated = {subject: part for subject, part in self._repeated.items() if subject in self._written}
         devices = {subject[:3] for subject in self._kept}
         self._dropped = {device: judging for device, judging in self._dropped.items() if device in devices}
+        self._stored = {one for one in self._stored if one[0] in self._kept}
         self._instants = sum(map(len, self._kept.values()))
 
 
