@@ -38,7 +38,7 @@ _GA10X = (
 
 _NO_NVLINK = (
     r"\bGeForce (?:GTX|GT|MX|RTX (?:20[56]0|30[5-8]0|40\d0|50\d0))|\bT(?:4G?|10|40)\b|\bA(?:2|10[GM]?|16)\b|"
-    r"\bRTX A(?:400|500|1000|2000|3000|4000)H?\b|\bL(?:2|4|20|40[GS]?)\b|\bAda\b|\bRTX (?:PRO\b|6000D)|\bGB10\b|"
+    r"\bRTX A(?:400|500|1000|2000|3000|4000)H?\b|\bL(?:2|4|20|40[GS]?)\b|\bAda\b|\bRTX (?:P(?:RO|ro)\b|6000D)|\bGB10\b|"
     r"\b[VP]100S?-PCIE\b|\bRTX 2070(?: with|$)|\bQuadro RTX [34]000\b|\bTITAN V\b"
 )
 
@@ -66,7 +66,9 @@ def lacking_parts(product: str) -> tuple[str, ...]:
     return tuple([part for part, products in PRODUCTS_WITHOUT.items() if products.search(product)])
 
 
-_MIG = re.compile(rf"{_DATA_CENTRE}|\bRTX PRO (?:4500|5000|6000) (?:72GB )?Blackwell(?! (?:Generation|Embedded))")
+_MIG = re.compile(
+    rf"{_DATA_CENTRE}|\bRTX P(?:RO|ro) (?:4500|5000|6000) (?:72GB )?Blackwell(?! (?:Generation|Embedded))"
+)
 """Products of the chips, and the workstation products, that NVIDIA's MIG user guide (610) lists."""
 
 
