@@ -232,13 +232,19 @@ async def test_invalid_event_queries_are_refused(full: Guarded) -> None:
         assert (await full.request(f"/v1/events?{query}", full.secrets[Role.OPERATOR])).status == 400, query
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [("40.0", {"seconds": "40.0"}), ("90.0", {})])
-async def test_tenant_sees_no_duration_from_before_its_allocation(
-    site: Guarded, seconds: str, shown: dict[str, str]
+@pytest.mark.parametrize(
+    ("kind", "earlier", "shown"),
+    [
+        ("throttle_ended", {"seconds": "40.0"}, {"seconds": "40.0"}),
+        ("throttle_ended", {"seconds": "90.0"}, {}),
+        ("recovery_action_changed", {"from": "gpu_reset"}, {}),
+        ("driver_bound", {"before": "vfio-pci"}, {}),
+    ],
+)
+async def test_tenant_sees_no_value_from_before_its_allocation(
+    site: Guarded, kind: str, earlier: dict[str, str], shown: dict[str, str]
 ) -> None:
-    ended = Event(
-        view=gpu(0), kind="throttle_ended", at=now() - 10 * NANOS, attributes={"cause": "x", "seconds": seconds}
-    )
+    ended = Event(view=gpu(0), kind=kind, at=now() - 10 * NANOS, attributes={"cause": "x", **earlier})
     assert (await site.post(encode_report(1, "node-a", ended), site.secrets[Role.SENDER])).status == 200
 
     async def stored() -> bool:
@@ -246,7 +252,7 @@ async def test_tenant_sees_no_duration_from_before_its_allocation(
 
     await wait_until_async(stored, what="the batch to be stored")
     await allocate(site, "mine", "acme", "node-a")
-    every = {"cause": "x", "seconds": seconds}
+    every = {"cause": "x", **earlier}
     for role, attributes in ((Role.TENANT, {"cause": "x", **shown}), (Role.OPERATOR, every)):
         (event,) = (await site.request("/v1/events", site.secrets[role])).document["events"]
         assert event["attributes"] == attributes

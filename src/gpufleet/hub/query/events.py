@@ -13,6 +13,8 @@ from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.ledger import NameInterval
 from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
 from gpufleet.model.time import NANOS, to_datetime
@@ -28,6 +30,12 @@ MAX_SPANS = 2000
 
 DURATION = "seconds"
 """Attribute of an event with the duration of what ended."""
+
+EARLIER = frozenset({"from", "before"})
+"""Attributes of an event with a value that was read before it."""
+
+EARLIER_NS = int(MISSED_PASSES * LANE_SECONDS[Lane.STATIC] * NANOS)
+"""Time before an event in which such a value can have been read for the last time."""
 
 
 def is_active_within(allocation: Allocation, start: int, end: int) -> bool:
@@ -75,10 +83,13 @@ def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredE
     covering = [one for one in spans if _covers(one.span, event)]
     if all(one.is_shared for one in covering):
         return msgspec.structs.replace(event, attributes={})
-    seconds = event.attributes.get(DURATION, "")
-    if not _is_longer(seconds, event.at - min(one.since for one in covering)):
+    had = event.at - min(one.since for one in covering)
+    hidden = {DURATION} if _is_longer(event.attributes.get(DURATION, ""), had) else set()
+    if had < EARLIER_NS:
+        hidden |= EARLIER
+    if hidden.isdisjoint(event.attributes):
         return event
-    return msgspec.structs.replace(event, attributes={k: v for k, v in event.attributes.items() if k != DURATION})
+    return msgspec.structs.replace(event, attributes={k: v for k, v in event.attributes.items() if k not in hidden})
 
 
 def _is_longer(seconds: str, limit: int) -> bool:
