@@ -342,6 +342,15 @@ def test_machine_that_was_imported_under_both_names_is_another_one(
     assert machines.counts() == {"c": count}
 
 
+def test_end_of_series_of_a_listed_machine_is_no_report() -> None:
+    machines = MachineCache()
+    listed = machines.match_named("c", "kubernetes", Machine(name="n"), NOW, NOW).id
+    assert machines.match("c", "import", Machine(name="n"), NOW + 1, NOW + 1, has_ended=True).id == listed
+    assert machines.record(listed).named_only
+    machines.match("c", "import", Machine(name="n"), NOW + 2, NOW + 2)
+    assert not machines.record(listed).named_only
+
+
 @pytest.mark.parametrize("other", ["a", "b"])
 def test_name_imported_first_passes_on_to_one_machine(other: str) -> None:
     """The machine of the first import was retired. The name then passes on, or returns, and is imported first again."""

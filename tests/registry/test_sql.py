@@ -392,6 +392,22 @@ def test_removed_machine_is_retired_until_a_report_or_its_return(dsn: str) -> No
     registry.close()
 
 
+def test_repeated_imports_under_the_old_name_are_no_reports_after_a_restart(dsn: str) -> None:
+    registry = opened(dsn)
+    id_ = registry.match("local", "s", ONE, NOW).id
+    registry.match("local", "import", Machine(name=ONE.name), NOW + 1)
+    registry.match("local", "import", Machine(name="new"), NOW + 2)
+    registry.begin_flush(INTENT)
+    assert registry.match("local", "import", Machine(name=ONE.name), NOW + 3).id == id_
+    registry.begin_flush(INTENT)
+    registry.close()
+    registry = opened(dsn)
+    returned = NOW + 300 * NANOS
+    assert registry.match("local", "s", msgspec.structs.replace(ONE, name="new"), returned).id == id_
+    assert [one.successor for one in registry.succeeded_machines()] == [id_]
+    registry.close()
+
+
 def test_succession_outlasts_a_further_bearer_of_the_name(dsn: str) -> None:
     registry = opened(dsn)
     id_ = registry.match("local", "s", ONE, NOW).id

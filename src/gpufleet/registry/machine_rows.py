@@ -105,11 +105,13 @@ def load_machines(connection: sa.Connection) -> Iterator[MachineRow]:
     for _, cluster, sender, saved, first_seen, last_seen, retired_at in read_rows(connection, tables.MACHINES):
         known = decode(saved)
         if last_seen > known.last_seen:
-            # When its newest report was made is not saved: at the latest on receipt.
-            made_at = max(last_seen, known.made_at) if known.made_at else 0
-            known = msgspec.structs.replace(known, last_seen=last_seen, made_at=made_at)
-            if known.imported_at:
+            # Only the newest receipt of repeated reports is saved. Like the report before, they were of third parties,
+            # or of the machine itself and made by then at the latest.
+            if known.imported_at == known.last_seen:
                 known = msgspec.structs.replace(known, imported_at=last_seen)
+            elif known.made_at:
+                known = msgspec.structs.replace(known, made_at=max(last_seen, known.made_at))
+            known = msgspec.structs.replace(known, last_seen=last_seen)
         yield MachineRow(sys.intern(cluster), sender, known, first_seen, known.machine, retired_at)
 
 

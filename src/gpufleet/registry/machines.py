@@ -179,7 +179,8 @@ class MachineCache:
             before = self._rows[decision.known.id]
             self._conflicts.record_name(before.known, before.sender, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at, made_at)
-        row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
+        named_only = row.known.named_only and has_ended
+        row.known = msgspec.structs.replace(row.known, named_only=named_only, host=host or row.known.host)
         if not has_ended:
             row.known = with_imported_at(row.known, machine, at)
         elif decision.known is not None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import TypeVar
@@ -14,6 +14,7 @@ from gpufleet.dialects.sample_builder import is_end_of_series
 from gpufleet.fleet.attribution.reported import current_holdings
 from gpufleet.hub.flush.names import times_of_name
 from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.row_cache import RowCache, subject_of
 from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters, count_bounded
 from gpufleet.hub.receive.ingest import ForeignClusterError, Ingest
@@ -186,7 +187,7 @@ class ImportReceiver:
         """Return a request without what was measured while another machine had the name. Blocking.
 
         The batch would not be stored with it either, but states and holders would be those of the present bearer. The
-        end of the series of a name that no machine has is that of a former bearer, and registers no machine.
+        end of the series of a name that no reporting machine has is that of a former bearer, and registers no machine.
         """
         now = self._clock.now_ns()
         bearers = {one: self._registry.bearer(writer.cluster, one, now) for one in written.machines}
@@ -199,7 +200,7 @@ class ImportReceiver:
         } | {
             one: []
             for one, record in bearers.items()
-            if record is None and all(map(is_end_of_series, written.machines[one]))
+            if (record is None or record.named_only) and _is_end_of_others(one, written.machines[one], writer.rows)
         }
         if not named:
             return written
@@ -250,6 +251,11 @@ class ImportReceiver:
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+def _is_end_of_others(machine: Machine, samples: Iterable[Sample], rows: RowCache) -> bool:
+    """Return whether samples only report the end of series that the present bearer of a name did not have."""
+    return all(is_end_of_series(one) and subject_of(machine, one) not in rows for one in samples)
 
 
 def _event_batches(events: Mapping[Machine, Sequence[Event]]) -> list[list[MachineReport]]:
