@@ -95,7 +95,8 @@ def recovery_cases() -> Iterator[RuleCase]:
     forwarded = {labelled(state, {**slot, "state": "lost"}): "1x9 stale"}
     forwarded |= {labelled(state, {**GPU, "state": name}): f"_x9 {name == 'ok':d}x30" for name in ("ok", "lost")}
     for name, series, at_end in (
-        ("a reader reports failures only", {**lost, labelled(power, GPU): "_x9 300x30"}, []),
+        ("a reader reports failures only", {**lost, labelled(power, GPU): "_x9 300+1x30"}, []),
+        ("a reader repeats old values", {**lost, labelled(power, GPU): "300x40"}, ["GpuLost native"]),
         ("a reader reports nothing", lost, ["GpuLost native"]),
         ("series that a hub forwards", forwarded, []),
     ):

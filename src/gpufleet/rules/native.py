@@ -43,7 +43,7 @@ PHYSICAL = "gpu:gpufleet_physical:info"
 VMI_INFO, VMI_OF_UUID = "gpu:gpufleet_vmi:info", "gpu:gpufleet_vmi_uuid:info"
 XID, XID_WINDOW, XID_SECONDS = "gpu:gpufleet_xid:max", "15m", 900
 FAULT = "gpu:gpufleet_fault:timestamp_seconds"
-SLOTS = f'({PHYSICAL}{{pci_address!=""}} or {STATED}{{pci_address!=""}})'
+SLOTS = f'({PHYSICAL}{{pci_address!=""}} or {STATED}{{pci_address!="",uuid!=""}})'
 """GPUs in slots. Series that a hub forwards have no texts: their GPUs are known by their states."""
 NO_PROOF = regex((HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT))
 GPU = 'kind="gpu"'

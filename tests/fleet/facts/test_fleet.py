@@ -282,6 +282,21 @@ def test_gpu_without_a_state_works_if_a_reading_proves_it() -> None:
     assert [world.device(name) for name in ("lost", "hung", "unreadable")] == [0, 0, 0]
 
 
+def test_values_that_an_exporter_repeats_prove_nothing_after_a_failure() -> None:
+    """The agent that reported the loss has stopped, and the page of an exporter has old values."""
+    world = healthy_world()
+
+    def repeated(samples: Sequence[Sample]) -> list[StoredSample]:
+        (one,) = [one for one in samples if one.lane is Lane.FAST]
+        values: dict[str, Value | Absent] = dict.fromkeys(CORE_READINGS, 100.0)
+        return imported([msgspec.structs.replace(one, values=values)])
+
+    lost = dict.fromkeys(CORE_READINGS, Absent(Reason.GPU_LOST))
+    world.judge(Fault(gpu={"gpu_state": "lost", **lost}, ages={Lane.FAST: 400.0}, extra=repeated))
+    assert world.device("power_watts") == 100
+    assert np.isnan(world.device("lost"))
+
+
 def test_gpu_that_only_netdata_repeats_is_not_the_drivers() -> None:
     world = healthy_world()
 

@@ -43,21 +43,20 @@ class InstantValues(Protocol):
         ...
 
 
-def states(readings: InstantValues) -> Column:
+def proven_states(readings: MergedReadings) -> Column:
     """Return the state of each GPU by its position in `STATES`, NaN if it is unknown.
 
     A GPU without a state is `ok` if it has a reading that proves that it works: some exporters report failures only.
+    While the newest row of any reader has a failed state, current or not, nothing is proven: others repeat old values.
     """
     state = readings.value(metrics.STATE)
-    works = np.zeros(len(state), bool)
-    for metric in sorted(PROVING_READINGS):
-        works |= ~np.isnan(readings.value(metric))
+    works = readings.has_value(PROVING_READINGS) & ~readings.has_failed()
     return np.where(np.isnan(state) & works, STATES.index(OK), state)
 
 
-def state_columns(readings: InstantValues) -> dict[str, Column]:
-    """Return the inputs that depend on the state of each GPU, and on the recommended recovery."""
-    state, recovery = states(readings), readings.value(metrics.RECOVERY)
+def state_columns(readings: InstantValues, state: Column) -> dict[str, Column]:
+    """Return the inputs that depend on the recommended recovery, and on the state by its position in `STATES`."""
+    recovery = readings.value(metrics.RECOVERY)
     return {
         "lost": equal(state, STATES.index(LOST)),
         "reset_required": equal(state, STATES.index(RESET_REQUIRED)),

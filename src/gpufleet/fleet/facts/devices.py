@@ -11,6 +11,7 @@ from gpufleet.fleet.facts.conditions import (
     fault_columns,
     most_nvlinks,
     noisy_readings,
+    proven_states,
     quality_columns,
     read_counter,
     state_columns,
@@ -107,7 +108,8 @@ class DeviceFactsBuilder:
             for machine, view in zip(gpus.machine.tolist(), gpus.keys, strict=True)
         ]
         columns = {name: readings.value(metric) for name, metric in metrics.NUMBERS.items()}
-        columns |= state_columns(readings) | quality_columns(readings, gpus.is_current) | fault_columns(readings)
+        columns |= state_columns(readings, proven_states(readings)) | fault_columns(readings)
+        columns |= quality_columns(readings, gpus.is_current)
         columns |= self._sides()
         holders, held_since = self._holders()
         columns |= holders

@@ -13,7 +13,7 @@ from gpufleet.fleet.readings import LONGEST_SECONDS, MEASURING_LANES
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.device_state import LOST, WORST_FIRST
+from gpufleet.model.device_state import LOST, OK, WORST_FIRST
 from gpufleet.model.reading import Sample, precedence
 from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
 from gpufleet.model.stored.readings import NewestColumns
@@ -29,7 +29,7 @@ _NUMBER_OF = {reason: number for number, reason in enumerate(Reason, 1)}
 """Reason to its number in a column; 0 is no absence."""
 
 _STALE, _GPU_LOST = _NUMBER_OF[Reason.STALE], _NUMBER_OF[Reason.GPU_LOST]
-_LOST_STATE = CATALOGUE[STATE].states.index(LOST)
+_LOST_STATE, _OK_STATE = CATALOGUE[STATE].states.index(LOST), CATALOGUE[STATE].states.index(OK)
 _SEVERITIES = np.array([-WORST_FIRST.index(state) for state in CATALOGUE[STATE].states])
 """Severity of each state by its stored number; higher is worse."""
 
@@ -198,6 +198,14 @@ class MergedReadings:
             if cells is not None:
                 found |= ~np.isnan(cells)
         return self.any_row(found & self._counts)
+
+    def has_failed(self) -> Column:
+        """Return whether each subject has a row with a state other than `ok`, whether it is current or not."""
+        column = self._newest.values.get(STATE)
+        if column is None:
+            return np.zeros(self.count, bool)
+        cells = np.asarray(column, np.float64)[self.rows]
+        return self.any_row(~np.isnan(cells) & (cells != _OK_STATE))
 
     def any_row(self, chosen: Column) -> Column:
         """Return whether each subject has one of the chosen rows (a flag for each of `rows`)."""

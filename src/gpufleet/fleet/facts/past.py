@@ -168,7 +168,7 @@ def past_findings(
 
 def _columns(readings: PastReadings) -> dict[str, Column]:
     columns = {name: readings.value(metric) for name, metric in _VALUES.items()}
-    found = {**state_columns(readings), **fault_columns(readings)}
+    found = {**state_columns(readings, readings.value(metrics.STATE)), **fault_columns(readings)}
     return columns | {name: found[name] for name in (*_FAULTS, *_STATES)}
 
 
