@@ -73,8 +73,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
             that no other machine had before.
         made_at: time at which its newest report was made, by its sender's clock and at most that of receipt, or one
             shortly before; after a restart that of receipt. 0 if only its name was reported.
-        imported_at: newest receipt of measurements that a third party made under its name, after a restart that of any
-            report; 0 if there are none.
+        imported_at: newest receipt of measurements that a third party made under its name; 0 if there are none.
         successor: of a machine that only third parties reported, the id of the same machine by its own report; or None.
             No later report is of the first.
     """
