@@ -69,17 +69,22 @@ async def test_snapshot_has_what_the_hub_has_of_one_machine(tmp_path: Path) -> N
     assert [(one.kind, one.code, one.device) for one in snapshot.events] == [("xid", 79, "gpu/GPU-2")]
 
 
-async def test_device_without_uuid_keeps_its_instance(tmp_path: Path) -> None:
-    """dcgm-exporter's page names no UUID of a MIG device."""
+async def test_only_a_device_without_uuid_has_its_instance(tmp_path: Path) -> None:
+    """dcgm-exporter's page names no UUID of a MIG device. A host's number of a vGPU is not for its tenant."""
     view = View(kind=ViewKind.MIG, side=Side.HOST, instance="7/0@0000:01:00.0", parent=gpu_view(1).key)
     async with running_site(tmp_path) as site:
         at = now()
-        report = MachineReport(machine=NODE, samples=(gpu_sample(gpu_view(1), at), gpu_sample(view, at)))
+        vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="v", instance="3", parent=gpu_view(1).key)
+        report = MachineReport(machine=NODE, samples=tuple(gpu_sample(one, at) for one in (gpu_view(1), view, vgpu)))
         await site.post(
             encode(Batch(cluster="local", sender="node-a", epoch=EPOCH, seq=1, sent_at=at, reports=(report,)))
         )
         snapshot = await asyncio.to_thread(fetch_machine_snapshot, site.hub.url, "node-a", Access())
-    assert view in [one.view for one in snapshot.devices]
+    assert {one.kind: one.instance for one in snapshot.devices} == {
+        ViewKind.GPU: None,
+        ViewKind.MIG: view.instance,
+        ViewKind.VGPU: None,
+    }
     RecordedBatches("local", bytes(16)).batch(snapshot, at)
 
 

@@ -574,7 +574,7 @@ def _device(
         side=view.side,
         uuid=view.uuid,
         pci_address=view.pci_address,
-        instance=view.instance,
+        instance=None if view.uuid else view.instance,  # a host's number of a vGPU is not for its tenant
         parent=view.parent,
         name=device_name(readings),
         source=sources[0].sample.provenance,

@@ -62,7 +62,8 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Attributes:
         id: the hub's id of the view: `cluster/machine/view key`, usable at `/v1/gpus/{id}`.
         machine: the hub's id of the machine that observed it.
-        kind, side, uuid, pci_address, instance, parent, name: as in a snapshot's device.
+        kind, side, uuid, pci_address, parent, name: as in a snapshot's device.
+        instance: as in a snapshot's device, if it has no UUID.
         source: source of its readings.
         readings, dimensions: each with its own scope, times and age.
         passthrough: set in allocation answers if a virtual machine may have the GPU: the guest's answer then shows the
