@@ -346,4 +346,3 @@ def test_ids_of_one_machine_have_its_main_id() -> None:
     ids = MachineIds(found)
     assert ids.of("m-old") == ids.of("m-a") == ("m-a", "m-old", "m-older")
     assert (ids.main("m-older"), ids.main("m-b"), ids.of("m-b")) == ("m-a", "m-b", ("m-b",))
-    assert ids.joined({"m-b": (), "m-old": (1,), "m-a": (2,)}) == {"m-b": (), "m-a": (1, 2)}

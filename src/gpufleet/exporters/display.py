@@ -229,7 +229,7 @@ def device_status(device: Device, gpu: Device | None = None) -> tuple[str, bool]
     return ", ".join(texts), False
 
 
-def _part_status(device: Device, gpu_state: object) -> tuple[str, bool]:
+def _part_status(device: Device, gpu_state: Value | None) -> tuple[str, bool]:
     """Return the state of a MIG device or vGPU by the state of its GPU, and by its own numbers in the lane of that.
 
     Constants, such as its profile, show nothing, and slow lanes can have read a loss from which the GPU has recovered.

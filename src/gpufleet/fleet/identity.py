@@ -18,17 +18,14 @@ Rule 6. A report without a boot id, such as an imported series, belongs to the l
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TypeVar
 
 import msgspec
 
 from gpufleet.model.machine import ATTRIBUTES, Machine, MachineKind
 from gpufleet.model.stored.ledger import NameInterval, SucceededMachine
 from gpufleet.model.time import NANOS
-
-T = TypeVar("T")
 
 EVIDENCE = ("system_uuid", "k8s_node_uid", "instance_id", "machine_id", "name")
 """Identifying fields of `Machine`, strongest first."""
@@ -134,13 +131,6 @@ class MachineIds:
         """Return all ids of a machine, the main one first."""
         main = self.main(id)
         return main, *self._others.get(main, ())
-
-    def joined(self, parts: Mapping[str, Sequence[T]]) -> dict[str, tuple[T, ...]]:
-        """Return what is known of machines by main id."""
-        found: dict[str, tuple[T, ...]] = {}
-        for id_, own in parts.items():
-            found[self.main(id_)] = (*found.get(self.main(id_), ()), *own)
-        return found
 
 
 class MatchOutcome(enum.Enum):

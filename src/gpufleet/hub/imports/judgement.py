@@ -84,7 +84,7 @@ class RowsOfDevices(Protocol):
         ...
 
     def rows_of_board(self, board: Device) -> Sequence[Sample]:
-        """Return the rows of a GPU and of its MIG devices whose counts show that it has ECC."""
+        """Return the rows of a GPU and of its MIG devices: their counts can show that it has ECC."""
         ...
 
     def known_before(self, device: Device) -> Readings:

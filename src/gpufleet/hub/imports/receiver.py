@@ -12,7 +12,7 @@ from typing import TypeVar
 from gpufleet.codecs.batch import encode_with_columns
 from gpufleet.dialects.sample_builder import is_end_of_series
 from gpufleet.fleet.attribution.reported import current_holdings
-from gpufleet.hub.flush.names import times_of_name
+from gpufleet.hub.flush.names import Span, times_of_name
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.row_cache import RowCache, subject_of
 from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
@@ -192,16 +192,14 @@ class ImportReceiver:
         now = self._clock.now_ns()
         bearers = {one: self._registry.bearer(writer.cluster, one, now) for one in written.machines}
         self._load_stored(writer, bearers, now)
-        named = {
-            one: times
-            for one, record in bearers.items()
-            if record is not None
-            and (times := times_of_name(self._registry.past_names(record.id, 0, LATEST), one.name)) is not None
-        } | {
-            one: []
-            for one, record in bearers.items()
-            if (record is None or record.named_only) and _is_end_of_others(one, written.machines[one], writer.rows)
-        }
+        named: dict[Machine, list[Span]] = {}
+        for one, record in bearers.items():
+            if (record is None or record.named_only) and _is_end_of_others(one, written.machines[one], writer.rows):
+                named[one] = []
+                continue
+            names = () if record is None else self._registry.past_names(record.id, 0, LATEST)
+            if (times := times_of_name(names, one.name)) is not None:
+                named[one] = times
         if not named:
             return written
         written, others = written.within(named)
