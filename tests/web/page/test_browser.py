@@ -746,8 +746,32 @@ def test_page_is_refreshed_at_intervals_without_a_stream(visit: Visit) -> None:
         with page.expect_response(lambda answer: answer.url.endswith("/metrics")):
             page.clock.fast_forward(17_000)
     assert {one for one in visit.errors if "429" not in one} == set()
-    assert len(visit.errors) <= 4  # the pauses between attempts grow
     visit.errors.clear()
+
+
+def test_pauses_between_attempts_to_open_a_stream_grow(visit: Visit, hub: Hub) -> None:
+    page = visit.page
+    page.goto(f"{hub.url}/ui/")
+    pauses = page.evaluate(
+        """async () => {
+        const root = document.querySelector('script').src.replace('app.js', '');
+        const { UpdateStream } = await import(root + 'updates.js');
+        const pauses = [];
+        const end = new AbortController();
+        const client = { async *events() { throw new Error('closed'); } };
+        const wait = window.setTimeout;
+        window.setTimeout = (done, ms) => {
+            pauses.push(ms);
+            if (pauses.length === 10) end.abort();
+            return wait(done, 0);
+        };
+        await new UpdateStream(client, () => {}, () => {}).follow({}, end.signal);
+        return pauses;
+    }"""
+    )
+    assert len(pauses) == 10
+    for failures, pause in enumerate(pauses):
+        assert 0.5 <= pause / min(300_000, 2_000 * 2**failures) <= 1.5
 
 
 def test_policy_blocks_inline_code_and_html(visit: Visit, hub: Hub) -> None:
