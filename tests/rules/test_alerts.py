@@ -92,12 +92,15 @@ def recovery_cases() -> Iterator[RuleCase]:
     """Yield cases of recoveries: by readings without a state, and by the state of another key without texts."""
     state, power, slot = "gpufleet_gpu_state", "gpufleet_gpu_power_watts", {**GPU, "uuid": ""}
     lost = {labelled(state, {**GPU, "state": "lost"}): "1x9 stale", labelled("gpufleet_gpu_info", GPU): "1x30"}
+    stopped = {labelled(state, {**GPU, "state": "lost"}): "0x5 1x2 stale"}
+    stopped |= {labelled("gpufleet_gpu_info", GPU): "1x8 stale"}
     forwarded = {labelled(state, {**slot, "state": "lost"}): "1x9 stale"}
     forwarded |= {labelled(state, {**GPU, "state": name}): f"_x9 {name == 'ok':d}x30" for name in ("ok", "lost")}
     for name, series, at_end in (
         ("a reader reports failures only", {**lost, labelled(power, GPU): "_x9 300+1x30"}, []),
         ("a reader repeats old values", {**lost, labelled(power, GPU): "300x40"}, ["GpuLost native"]),
         ("a reader reports nothing", lost, ["GpuLost native"]),
+        ("its agent stops", {**stopped, labelled(power, GPU): "300+1x5 stale"}, ["GpuLost native"]),
         ("series that a hub forwards", forwarded, []),
     ):
         checks = [firing("GpuLost native", at="8m", of="GpuLost"), firing(*at_end, at="15m", of="GpuLost")]
