@@ -264,7 +264,7 @@ def test_zeros_of_a_board_without_ecc_and_nvlink_are_none() -> None:
     """dcgm-exporter 4 about an RTX 5090, driver 590. A count above zero proves ECC."""
     labels = 'UUID="GPU-{}",modelName="NVIDIA {}",Hostname="n"'
     families = ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_PROF_NVLINK_TX_BYTES")
-    boards = (("GeForce RTX 5090", 0), ("GeForce RTX 4090", 3), ("H200", 0))
+    boards = (("GeForce RTX 5090", 0), ("GeForce RTX 4090", 3), ("H200", 0), ("T1000", 0), ("TITAN RTX", 0))
     page = "".join(
         f"{family}{{{labels.format(number, name)}}} {count}\n"
         for family in families
@@ -272,8 +272,9 @@ def test_zeros_of_a_board_without_ecc_and_nvlink_are_none() -> None:
     )
     found = drop_board_defaults(of_text(page)[1].machines["n"])
     values = {(one.view.key, name): value for one in found if one.view for name, value in one.values.items()}
-    ecc = [values[f"gpu/GPU-{number}", "gpu_ecc_corrected_errors_total"] for number in range(3)]
-    assert ecc == [Absent(Reason.NOT_REPORTED, "gpu_ecc_mode"), 3, 0]
+    ecc = [values[f"gpu/GPU-{number}", "gpu_ecc_corrected_errors_total"] for number in range(len(boards))]
+    unproven = Absent(Reason.NOT_REPORTED, "gpu_ecc_mode")
+    assert ecc == [unproven, 3, 0, unproven, unproven]
     nvlink = "gpu_nvlink_transmit_bytes_per_second"
     assert [values[f"gpu/GPU-{number}", nvlink] for number in range(3)] == [Absent(Reason.NOT_SUPPORTED, nvlink), 3, 0]
 

@@ -60,11 +60,17 @@ def test_ecc_counts_can_be_unsupported() -> None:
 def test_counts_of_a_page_need_ecc(
     mode: Value | Absent | None, lists_modes: bool, count: int, why: Reason | None
 ) -> None:
+    metric = "gpu_sram_threshold_exceeded"
     samples = [
         board_sample(mode),
-        board_sample(None, (COUNT, count)),
-        board_sample(None, (COUNT, 0), kind=ViewKind.MIG),
+        board_sample(None, (metric, count)),
+        board_sample(None, (metric, 0), kind=ViewKind.MIG),
     ]
     _, gpu, mig = drop_counts_without_ecc(samples, lists_modes=lists_modes)
     absent = None if why is None else Absent(why, ECC_MODE)
-    assert (gpu.values[COUNT], mig.values[COUNT]) == (absent or count, absent or 0)
+    assert (gpu.values[metric], mig.values[metric]) == (absent or count, absent or 0)
+
+
+def test_total_shows_that_the_mode_of_a_board_was_left_out() -> None:
+    (gpu,) = drop_counts_without_ecc([board_sample(None, (COUNT, 0))], lists_modes=True)
+    assert gpu.values[COUNT] == 0

@@ -68,7 +68,7 @@ def test_products_without_nvlink() -> None:
     without = """NVIDIA GeForce GTX 1650; NVIDIA GeForce RTX 2060; NVIDIA GeForce RTX 3080 Ti; NVIDIA GeForce RTX 5090;
         NVIDIA GeForce RTX 4090 D; NVIDIA T1000; Tesla T4; NVIDIA A2; NVIDIA A10G; NVIDIA A16; NVIDIA RTX A4000;
         NVIDIA L4; NVIDIA L40S; NVIDIA L40S-48Q; NVIDIA RTX 6000 Ada Generation; NVIDIA GB10; Tesla V100-PCIE-16GB;
-        NVIDIA RTX PRO 6000 Blackwell Server Edition;
+        Tesla V100-FHHL-16GB; NVIDIA RTX PRO 6000 Blackwell Server Edition;
         NVIDIA RTX Pro 6000 Blackwell DC-4-96Q; NVIDIA GeForce RTX 2070; Quadro RTX 4000; NVIDIA TITAN V"""
     possible = """NVIDIA GeForce RTX 2070 SUPER; NVIDIA GeForce RTX 2080 Ti;
         NVIDIA GeForce RTX 3090; NVIDIA TITAN RTX; Quadro RTX 5000; NVIDIA A30;

@@ -96,8 +96,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
             the project has no such family.
         labels: known labels beside dimensions of families and labels of targets: imported or without further meaning;
             None if unknown labels are not checked.
-        lists_ecc_modes: whether a page has the ECC mode of each board that has ECC: counts of zero on a page without
-            the mode are of a board without ECC.
+        lists_ecc_modes: whether a page has the cells of `nvidia-smi`, without those that a board does not have: see
+            `fleet.ecc.NO_ECC`.
     """
 
     name: str

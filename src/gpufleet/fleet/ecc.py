@@ -17,6 +17,12 @@ ECC_COUNTS = frozenset(
 )
 """Metrics that count only while ECC is enabled."""
 
+_ECC_TOTALS = frozenset(
+    f"gpu_ecc_{severity}_{span}_total"
+    for severity in ("corrected", "uncorrected")
+    for span in ("errors", "lifetime_errors")
+)
+
 ECC_MODE = "gpu_ecc_mode"
 _ECC_OFF, _ECC_ON = "disabled", "enabled"
 
@@ -24,7 +30,7 @@ EccMode = Value | Absent | None
 """Reading of `gpu_ecc_mode`; None if its source does not report it."""
 
 NO_ECC = Absent(Reason.NOT_SUPPORTED, ECC_MODE)
-"""Mode of a board that a source omits, although it reports the mode of every board with ECC."""
+"""Mode of a board without a mode, if its source has the cells of `nvidia-smi` and omits what a board does not have."""
 
 
 def ecc_count(metric: str, value: Value | Absent, mode: EccMode, where: str) -> Value | Absent:
@@ -87,8 +93,7 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
 
     Args:
         samples: all samples of one page or pass.
-        lists_modes: whether the source omits the mode only where the board has no ECC. Counts of zero without a mode
-            are then dropped as well; a count above zero proves that the board has ECC.
+        lists_modes: whether `NO_ECC` is the mode of a board without a mode.
     """
     boards: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -104,9 +109,14 @@ def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = Fa
 
 
 def board_ecc_mode(mode: EccMode, samples: Iterable[Sample]) -> EccMode:
-    """Return the ECC mode of the board of some samples: see `proven_ecc_mode`. Counts above zero disprove `NO_ECC`."""
+    """Return the ECC mode of the board of some samples: see `proven_ecc_mode`.
+
+    `NO_ECC` is disproved by counts above zero, and by totals: for a board without ECC, `nvidia-smi` can print counts of
+    SRAM errors as 0, but it prints the totals as `[N/A]` (RTX 2080 SUPER, driver 610).
+    """
     if mode is NO_ECC:
-        return None if any(map(has_ecc_errors, samples)) else mode
+        counts = [count for sample in samples for count in _counts(sample)]
+        return None if any(_is_error_count(*one) or _is_total(*one) for one in counts) else mode
     return proven_ecc_mode(mode, (count for sample in samples for count in _counts(sample)))
 
 
@@ -123,11 +133,6 @@ def has_ecc_counts(sample: Sample) -> bool:
     return not ECC_COUNTS.isdisjoint(sample.values) or any(dim.metric in ECC_COUNTS for dim in sample.dims)
 
 
-def has_ecc_errors(sample: Sample) -> bool:
-    """Return whether a sample has a count of ECC errors above zero, which proves that its board has ECC."""
-    return any(_is_error_count(metric, value) for metric, value in _counts(sample))
-
-
 def _counts(sample: Sample) -> list[tuple[str, Value | Absent]]:
     counts = [(name, sample.values[name]) for name in ECC_COUNTS & sample.values.keys()]
     return counts + [(dim.metric, dim.value) for dim in sample.dims if dim.metric in ECC_COUNTS]
@@ -135,3 +140,7 @@ def _counts(sample: Sample) -> list[tuple[str, Value | Absent]]:
 
 def _is_error_count(metric: str, value: Value | Absent) -> bool:
     return metric in ECC_COUNTS and isinstance(value, int | float) and value > 0
+
+
+def _is_total(metric: str, value: Value | Absent) -> bool:
+    return metric in _ECC_TOTALS and isinstance(value, int | float)

@@ -39,7 +39,7 @@ _GA10X = (
 _NO_NVLINK = (
     r"\bGeForce (?:GTX|GT|MX|RTX (?:20[56]0|30[5-8]0|40\d0|50\d0))|\bT(?:4G?|10|40)\b|\bA(?:2|10[GM]?|16)\b|"
     r"\bRTX A(?:400|500|1000|2000|3000|4000)H?\b|\bL(?:2|4|20|40[GS]?)\b|\bAda\b|\bRTX (?:P(?:RO|ro)\b|6000D)|\bGB10\b|"
-    r"\b[VP]100S?-PCIE\b|\bRTX 2070(?: with|$)|\bQuadro RTX [34]000\b|\bTITAN V\b"
+    r"\b[VP]100S?-(?:PCIE|FHHL)\b|\bRTX 2070(?: with|$)|\bQuadro RTX [34]000\b|\bTITAN V\b"
 )
 
 PRODUCTS_WITHOUT = {
@@ -85,12 +85,12 @@ def is_module(product: str) -> bool:
     return _MODULE.search(product) is not None
 
 
-_GEFORCE = re.compile(r"\bGeForce\b")
+_RARELY_WITH_ECC = re.compile(rf"\bGeForce\b|\bTITAN\b|\bGB10\b|{_TU117}")
 
 
 def may_lack_ecc(product: str) -> bool:
     """Return whether a product may lack ECC and yet count 0 errors. Some GeForce boards have ECC (RTX 4090)."""
-    return _GEFORCE.search(product) is not None
+    return _RARELY_WITH_ECC.search(product) is not None
 
 
 _VGPU_TYPE = re.compile(r"-\d{1,3}(?:[ACQ]|B4?)(?:ME)?\Z")

@@ -1,5 +1,6 @@
 """Row cache: rows that arrive in parts are merged, for any split."""
 
+import functools
 import random
 from collections.abc import Sequence
 
@@ -224,9 +225,11 @@ LOCATION = DimValue("gpu_ecc_location_errors_total", ("sram", "corrected"), 0)
 NO_ECC = Absent(Reason.NOT_SUPPORTED, MODE)
 
 
-def without_mode(rows: RowCache, at: int, *, gpu: int = 0, reader: str = "remote_write/x") -> list[Value | Absent]:
+def without_mode(
+    rows: RowCache, at: int, *, gpu: int = 0, reader: str = "remote_write/x", count: str = COUNT
+) -> list[Value | Absent]:
     """Merge counts of zero and return them as they are written."""
-    parts = [sample(gpu, at, {COUNT: 0}), sample(gpu, at, {}, LOCATION, lane=Lane.SLOW)]
+    parts = [sample(gpu, at, {count: 0}), sample(gpu, at, {}, LOCATION, lane=Lane.SLOW)]
     parts = [msgspec.structs.replace(part, reader=reader) for part in parts]
     written = rows.merge(NODE, parts)
     return [value for row in written for value in (*row.values.values(), *(dim.value for dim in row.dims))]
@@ -343,13 +346,14 @@ def listed(at: int, values: dict[str, Value | Absent], lane: Lane = Lane.FAST) -
 
 
 def test_zero_counts_without_a_mode_are_no_values_if_modes_are_listed() -> None:
-    rows = RowCache()
-    assert without_mode(rows, T0, reader=LISTING) == [NO_ECC, NO_ECC]
+    rows, sram = RowCache(), functools.partial(without_mode, reader=LISTING, count="gpu_sram_threshold_exceeded")
+    assert sram(rows, T0) == [NO_ECC, NO_ECC]
     rows.keep(NODE, rows.merge(NODE, [listed(T0, {MODE: "enabled"}, Lane.STATIC)]), 0.0)
-    assert without_mode(rows, T0 + NANOS, reader=LISTING) == [0, 0]
+    assert sram(rows, T0 + NANOS) == [0, 0]
     rows.keep(NODE, rows.merge(NODE, [listed(T0 + 2 * NANOS, {"gpu_name": "H200"}, Lane.STATIC)]), 0.0)
-    assert without_mode(rows, T0 + 2 * NANOS, reader=LISTING) == [0, 0]  # the part of this instant has no mode
-    assert without_mode(rows, T0 + NANOS, gpu=1, reader=LISTING) == [NO_ECC, NO_ECC]
+    assert sram(rows, T0 + 2 * NANOS) == [0, 0]  # the part of this instant has no mode
+    assert sram(rows, T0 + NANOS, gpu=1) == [NO_ECC, NO_ECC]
+    assert without_mode(rows, T0 + NANOS, gpu=2, reader=LISTING) == [0, 0]  # a total: the mode was not selected
 
 
 def test_count_above_zero_proves_ecc_for_later_requests() -> None:

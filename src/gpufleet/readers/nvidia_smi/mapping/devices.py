@@ -118,7 +118,8 @@ def metrics_of_log(log: Log) -> RequestedMetrics:
 def modes_of(record: DeviceRecord, before: GpuModes | None = None) -> GpuModes:
     """Return the modes of a device; a mode that is not printed keeps its previous value.
 
-    CSV has ECC counts of 0 for boards without ECC. If no output showed the mode, a count above zero proves ECC.
+    CSV has ECC counts of 0 for boards without ECC. If no output showed the mode, a count above zero or a total proves
+    ECC: see `ecc.board_ecc_mode`.
     """
     before = before or GpuModes(ecc=Absent(Reason.NOT_REPORTED, ECC_QUERY))
     mig = record.fields.get("mig.mode.current") or _first_text(record.leaves, PATHS["gpu_mig_mode"])
@@ -137,7 +138,7 @@ def _counts_errors(record: DeviceRecord, text: str | None, before: bool | Absent
     known = _is_enabled(text, None if isinstance(before, Absent) else before)
     if known is not None:
         return known
-    if _has_errors(record):
+    if _has_errors(record) or (text is None and _has_totals(record)):
         return True
     reason = None if text is None else text_reason(text)
     return before if reason is None else Absent(reason, ECC_QUERY)
@@ -373,9 +374,18 @@ def _is_unsupported(value: Value | Absent) -> bool:
 
 def _has_errors(record: DeviceRecord) -> bool:
     """Return whether a device has a count of ECC errors above zero."""
-    counts = [text for name, text in record.fields.items() if name.startswith("ecc.errors.")]
+    counts = [text for _, text in _error_columns(record)]
     counts += [text for path, text in record.leaves.items() if path.startswith("ecc_errors/")]
     return any(text.strip().isdecimal() and text.strip("0 ") for text in counts)
+
+
+def _has_totals(record: DeviceRecord) -> bool:
+    """Return whether a CSV row has a total of ECC errors."""
+    return any(name.endswith(".total") and text.strip().isdecimal() for name, text in _error_columns(record))
+
+
+def _error_columns(record: DeviceRecord) -> list[tuple[str, str]]:
+    return [(name, text) for name, text in record.fields.items() if name.startswith("ecc.errors.")]
 
 
 def _is_enabled(text: str | None, before: _Mode) -> bool | _Mode:
