@@ -10,12 +10,13 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gpufleet.dialects.sample_builder import SERIES_ENDED, merge_readings
+from gpufleet.dialects.sample_builder import SERIES_ENDED, STATE, is_end_of_series, merge_readings
 from gpufleet.fleet.board import may_have_defaults
 from gpufleet.fleet.ecc import board_of, has_ecc_counts
 from gpufleet.hub.imports.judgement import Device, Readings, RowJudge, judging_readings
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
+from gpufleet.model.device_state import OK
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
@@ -94,6 +95,8 @@ class RowCache:
         The driver's defaults for what a board does not have become absent, and so do ECC counts that the mode of their
         board rules out: see `RowJudge`. Rows of the cache are returned, too, if the new ones change their judgement.
 
+        The end of the series of a failed GPU makes no row: its last state counts until it is stale.
+
         Rows of the cache are not changed: call `keep` with the returned rows once they are durable.
         """
         found = self._joined(machine, parts)
@@ -124,6 +127,8 @@ class RowCache:
                     near[subject] = _InstantIndex(self._merge_window, kept)
                 at = near[subject].of(at)
             before = new.get(at) or kept.get(at)
+            if before is None and _ends_failure(part, {**kept, **new}):
+                continue
             if before is not None and at != part.measured_at and _contradicts(before, part):
                 at, before = part.measured_at, None  # another measurement, not a part of that row
             if before is None and self._merge_window:
@@ -289,6 +294,15 @@ class _InstantIndex:
 def subject_of(machine: Machine, sample: Sample) -> Subject:
     """Return the subject of a row."""
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
+
+
+def _ends_failure(part: Sample, rows: Mapping[int, Sample]) -> bool:
+    """Return whether a part only ends the series of a GPU whose preceding row has a state other than `ok`."""
+    if not is_end_of_series(part):
+        return False
+    at = max((one for one in rows if one < part.measured_at), default=None)
+    state = None if at is None else rows[at].values.get(STATE)
+    return isinstance(state, str) and state != OK
 
 
 def _repeats_previous(part: Sample, rows: Mapping[int, Sample]) -> bool:
