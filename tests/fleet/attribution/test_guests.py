@@ -271,3 +271,11 @@ def test_guest_answer_has_only_values_from_inside_the_guest(
         assert found.source is Provenance.SLICE_GUEST
         assert found.reason is None
     assert all(reading.value is None or reading.last_known is None for reading in readings)
+
+
+@pytest.mark.parametrize(("begin", "shown"), [(-600, ["GPU-1"]), (-4 * 3600, ["GPU-1", "GPU-2"])])
+def test_gpu_that_left_the_guest_before_the_allocation_is_not_shown(begin: int, shown: list[str]) -> None:
+    """It can be in another tenant's virtual machine."""
+    samples = guest(guest_status(gpus=1), inside(GPU, 30), inside(SECOND, 70, age=3 * 3600))
+    found = answer_for(allocation(valid_from=at(begin)), samples)
+    assert [one.uuid for one in found.devices] == shown

@@ -185,6 +185,30 @@ def test_values_before_the_allocation_are_not_shown() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("begin", "reader", "shown"),
+    [
+        (-60, "nvml", ["GPU-1"]),  # a pass since then did not list the other one
+        (-600, "nvml", ["GPU-1", "GPU-2"]),  # it was there in the time of the allocation
+        (-60, "dcgm", ["GPU-1", "GPU-2"]),  # its reader had no pass since
+    ],
+)
+def test_device_that_left_before_the_allocation_is_not_shown(begin: float, reader: str, shown: list[str]) -> None:
+    """It can be another tenant's on another machine."""
+    left = msgspec.structs.replace(gpu_sample(gpu_view(2), NOW - 300 * NANOS, gpu_serial="1"), reader=reader)
+    found = answer_for(bare_metal(valid_from=at(begin)), [*FRESH, stored(left, age=300)])
+    assert [one.uuid for one in found.devices] == shown
+    assert found.aggregate.devices == len(shown)
+
+
+@pytest.mark.parametrize(("begin", "shown"), [(-5, None), (-15, 7)])
+def test_counter_of_the_static_lane_from_before_the_allocation_is_not_shown(begin: float, shown: int | None) -> None:
+    counted = gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_name="H200", gpu_nvlink_corrected_total=7)
+    counted = msgspec.structs.replace(counted, lane=Lane.STATIC)
+    (device,) = answer_for(bare_metal(valid_from=at(begin)), [stored(counted)]).devices
+    assert (device.name, device.readings["gpu_nvlink_corrected_total"].value) == ("H200", shown)
+
+
 @pytest.mark.parametrize(("begin", "xid"), [(-60, 79), (-10, None)])
 def test_newest_xid_from_before_the_allocation_is_not_shown(begin: float, xid: int | None) -> None:
     """The reading is current, and is about an event in the time of another tenant."""

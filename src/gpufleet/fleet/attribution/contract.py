@@ -28,6 +28,7 @@ from gpufleet.fleet.attribution.visibility import (
     newest_failure,
     visible_error,
     visible_readers,
+    without_departed,
     without_foreign_details,
     without_foreign_peers,
 )
@@ -156,10 +157,12 @@ def _host_answer(
     samples, source = host_samples(stored, freshness)
     binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
     begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
+    since = 0 if begin is None else to_ns(begin)
     whole_machine = allocation.spec.devices is None
+    if whole_machine:
+        samples = without_departed(samples, since)
     clipped = [clip_to_allocation(one, begin, own_xids) for one in samples]
     own = clipped if whole_machine else [without_foreign_details(one) for one in clipped if not is_probe(one)]
-    since = 0 if begin is None else to_ns(begin)
     failed = failure_since(since, readers, whole_machine=whole_machine)
     error = None if failed is None else visible_error(failed, whole_machine=whole_machine)
     if not own:

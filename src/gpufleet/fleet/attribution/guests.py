@@ -162,9 +162,8 @@ def _answer(
     begin = 0 if allocation.spec.valid_from is None else to_ns(allocation.spec.valid_from)
     if report.measured_at < begin:  # the text is about the time of another tenant
         report = msgspec.structs.replace(report, problem="")
-    inside = [
-        visibility.clip_to_allocation(stored, allocation.spec.valid_from) for stored in one.stored if is_inside(stored)
-    ]
+    present = visibility.without_departed([stored for stored in one.stored if is_inside(stored)], begin)
+    inside = [visibility.clip_to_allocation(stored, allocation.spec.valid_from) for stored in present]
     of_gpus = [stored for stored in inside if stored.sample.view is not None]
     found = tuple(
         msgspec.structs.replace(device, source=Provenance.SLICE_GUEST)

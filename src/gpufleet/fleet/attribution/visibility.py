@@ -9,7 +9,7 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import pci_address
 from gpufleet.model.absence import REASON_TEXTS, Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
-from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.catalogue.events import XID_ALL, XID_ERRORS, XID_LAST, XID_LAST_AT, XID_SINCE
 from gpufleet.model.catalogue.probe import PROBE_READER
 from gpufleet.model.reading import DimReading, Value
@@ -147,6 +147,32 @@ def _with_details(stored: StoredSample, keep: Callable[[Absent], bool]) -> Store
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=dims))
 
 
+def without_departed(stored: Sequence[StoredSample], begin: int) -> list[StoredSample]:
+    """Return the samples of a machine without those of devices that had left it before the allocation began.
+
+    Such a device can be another tenant's by now. A later pass of one of its readers did not list it; a lost GPU is
+    listed.
+
+    Args:
+        stored: the newest samples of each view of the machine, by reader and lane.
+        begin: nanoseconds since 1970.
+    """
+    passes: dict[tuple[str, Lane], int] = {}
+    newest: dict[str, int] = {}
+    sources: dict[str, list[tuple[str, Lane]]] = {}
+    for one in stored:
+        sample = one.sample
+        source = sample.reader, sample.lane
+        passes[source] = max(passes.get(source, 0), sample.measured_at)
+        if sample.view is not None:
+            newest[sample.view.key] = max(newest.get(sample.view.key, 0), sample.measured_at)
+            sources.setdefault(sample.view.key, []).append(source)
+    departed = {
+        key for key, at in newest.items() if at < begin and any(passes[source] >= begin for source in sources[key])
+    }
+    return [one for one in stored if one.sample.view is None or one.sample.view.key not in departed]
+
+
 def clip_to_allocation(
     stored: StoredSample,
     begin: dt.datetime | None,
@@ -155,8 +181,8 @@ def clip_to_allocation(
 ) -> StoredSample:
     """Remove values measured before the allocation began: they belong to another tenant.
 
-    The static lane stays, since it describes the machine and not its use, except the performance probe: its tenant
-    installs services and reserves huge pages. Absences stay without their details, which
+    The static lane stays, since it describes the machine and not its use. Its counters do not, and neither does the
+    performance probe: its tenant installs services and reserves huge pages. Absences stay without their details, which
     may name another tenant's processes. XIDs that can be from before are removed from later samples, too: the newest
     one if it occurred earlier or has no time, and counts that began earlier.
 
@@ -172,11 +198,25 @@ def clip_to_allocation(
     if sample.measured_at >= to_ns(begin):
         return _without_earlier_xids(stored, xids_begin or begin, own_xids)
     if sample.lane is Lane.STATIC and not is_probe(stored):
-        return _without_earlier_xids(_with_details(stored, lambda _: False), begin, {})
+        return _without_earlier_xids(_without_counters(_with_details(stored, lambda _: False)), begin, {})
     values = {
         name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
     }
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
+
+
+def _without_counters(stored: StoredSample) -> StoredSample:
+    sample = stored.sample
+    counters = dict.fromkeys((name for name in sample.values if _is_counter(name)), _NOT_YET)
+    dims = tuple(dim for dim in sample.dims if not _is_counter(dim.metric))
+    if not counters and len(dims) == len(sample.dims):
+        return stored
+    kept = msgspec.structs.replace(sample, values={**sample.values, **counters}, dims=dims)
+    return msgspec.structs.replace(stored, sample=kept)
+
+
+def _is_counter(metric: str) -> bool:
+    return metric in CATALOGUE and CATALOGUE[metric].kind is MetricKind.COUNTER
 
 
 def untimed_xid(values: Mapping[str, Value | Absent]) -> int | None:
