@@ -1,9 +1,10 @@
 """Product names over time: of several readers and views, and the price at the time."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.usage.product_names import names_of
+from gpufleet.fleet.usage.product_names import names_of, without_later_claims
 from gpufleet.fleet.usage.units import PhysicalUnit
 from gpufleet.model.stored.readings import StoredText
 
@@ -51,6 +52,15 @@ def test_guest_names_a_gpu_only_if_no_host_does() -> None:
     inside = text(4, "cheap", machine="vm")
     assert names_of([inside], {"vm"}) == ((4, "cheap"),)
     assert names_of([text(1, "A", "dcgm"), inside], {"vm"}) == ((1, "A"),)
+
+
+@pytest.mark.parametrize(("host", "kept"), [([3, 6], [1, 3, 6]), ([1], [1]), ([], [])])
+def test_claims_of_a_guest_count_until_its_host_names_the_gpu(host: list[int], kept: list[int]) -> None:
+    claims = [text(1, "cheap", machine="vm"), text(4, "cheaper", machine="vm")]
+    texts = [text(at, "A") for at in host]
+    found = without_later_claims([*claims, *texts], {("vm", "gpu/GPU-1")})
+    assert sorted(one.at for one in found) == kept
+    assert [one.at for one in without_later_claims(claims, ())] == [1, 4]
 
 
 def test_first_guest_names_a_gpu_that_several_report() -> None:

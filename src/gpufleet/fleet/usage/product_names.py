@@ -1,8 +1,8 @@
 """Product names of GPUs over time, from what their machines reported. Pure.
 
 A driver can write the name in another way than its predecessor. A name holds from its report on. A guest names a GPU
-only while it has it, and only if no host does; of several guests, the first one to name it counts. Of several readers,
-the first by precedence counts. Of several views, the latest report of a new name counts.
+only while it has it, and only until a host does. Of several guests, the first one to name it counts. Of several
+readers, the first by precedence counts. Of several views, the latest report of a new name counts.
 """
 
 from collections import defaultdict
@@ -14,6 +14,18 @@ from gpufleet.model.reading import reader_rank
 from gpufleet.model.stored.readings import StoredText
 
 _ALWAYS: Interval = (0, UNBOUNDED)
+
+
+def without_later_claims(texts: Iterable[StoredText], claims: Container[Place]) -> list[StoredText]:
+    """Return the names of a GPU without those that guests reported since its host did, or while its host has no name.
+
+    Args:
+        texts: names that the readers of its views reported.
+        claims: views of guests, if a host reported the GPU, too.
+    """
+    texts = list(texts)
+    named = min((one.at for one in texts if (one.machine, one.view) not in claims), default=0)
+    return [one for one in texts if (one.machine, one.view) not in claims or one.at < named]
 
 
 def names_of(

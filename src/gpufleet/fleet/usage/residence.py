@@ -59,12 +59,12 @@ def possibly_added(reported: Iterable[Place]) -> list[str]:
 
 
 def unread_slots(stored: Mapping[str, Sequence[StoredSample]]) -> frozenset[tuple[str, str]]:
-    """Return machines and addresses of the PCI devices that no driver read."""
+    """Return machines and addresses of the GPUs whose UUID no driver read: they were lost, or are bound to vfio."""
     return frozenset(
         (machine, view.pci_address)
         for machine, samples in stored.items()
         for view in known_views(samples).values()
-        if view.side is Side.PCI_ONLY and view.pci_address is not None
+        if view.kind is ViewKind.GPU and view.uuid is None and view.pci_address is not None
     )
 
 

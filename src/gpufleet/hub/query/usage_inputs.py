@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from gpufleet.fleet.usage.placements import MachinePlacement, Texts, placements_of
-from gpufleet.fleet.usage.product_names import names_of
+from gpufleet.fleet.usage.product_names import names_of, without_later_claims
 from gpufleet.fleet.usage.residence import Interval
 from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
@@ -72,8 +72,21 @@ def place_units(
         id_: MachinePlacement(machines[id_].machine.kind is MachineKind.GUEST, types, regions)
         for id_, (types, regions) in found.items()
     }
+    units = list(units)
+    first = _first_names([one for one in units if one.claims], store, cluster)
     for unit in units:
-        unit.placements = placements_of(unit.views, places, stays)
+        unit.placements = placements_of(unit.views, places, stays, first)
+
+
+def _first_names(units: Iterable[PhysicalUnit], store: HistoryStore, cluster: str) -> dict[Place, int]:
+    """Return when each view of units was first reported with a name, nanoseconds since 1970."""
+    views = {place for unit in units for place in unit.views}
+    found: dict[Place, int] = {}
+    machines = sorted({machine for machine, _ in views})
+    for one in store.texts_of_machines(cluster, machines, "gpu_name") if machines else ():
+        if (one.machine, one.view) in views:
+            found.setdefault((one.machine, one.view), one.at)
+    return found
 
 
 def name_units(
@@ -85,14 +98,14 @@ def name_units(
 ) -> None:
     """Set the names that units of a cluster had over time, given their machines, and their stays as for `names_of`."""
     guests = {one.id for one in machines if one.machine.kind is MachineKind.GUEST}
-    by_place = {place: unit for unit in units for place in unit.views if place not in unit.claims}
+    by_place = {place: unit for unit in units for place in unit.views}
     reporters = sorted({machine for machine, _ in by_place})
     texts: dict[str, list[StoredText]] = defaultdict(list)
     for one in store.texts_of_machines(cluster, reporters, "gpu_name") if reporters else ():
         if (one.machine, one.view) in by_place:
             texts[by_place[one.machine, one.view].id].append(one)
     for unit in by_place.values():
-        unit.models = names_of(texts[unit.id], guests, stays)
+        unit.models = names_of(without_later_claims(texts[unit.id], unit.claims), guests, stays)
 
 
 def complete_ratios(
