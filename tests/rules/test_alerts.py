@@ -103,7 +103,7 @@ def recovery_cases() -> Iterator[RuleCase]:
         ("its agent stops", {**stopped, labelled(power, GPU): "300+1x5 stale"}, ["GpuLost native"]),
         ("series that a hub forwards", forwarded, []),
     ):
-        checks = [firing("GpuLost native", at="8m", of="GpuLost"), firing(*at_end, at="15m", of="GpuLost")]
+        checks = [firing("GpuLost native", at="8m", of="GpuLost"), firing(*at_end, at="18m", of="GpuLost")]
         yield RuleCase(name, series, checks)
 
 

@@ -57,14 +57,14 @@ def _metric(metric: str, matchers: str = "") -> Signal:
 def _state(*states: str) -> Signal:
     """Return the signal of some states.
 
-    A GPU without a state for 5 minutes has none of them if its readings changed in that time: some exporters report
-    failures only, and others repeat the values from before a failure.
+    A GPU without a state for 6 minutes has none of them if its readings changed in the last 5: some exporters report
+    failures only, and others repeat the values from before a failure. The record of states can be a minute late.
     """
     in_states = _metric("gpu_state", f'state=~"{regex(states)}"')
     subject = join_names(*SUBJECT)
     noisy = map(device_series, ("gpu_power_watts", "gpu_temperature_celsius"))
     proofs = "\nor\n".join(f"0 * (changes({one}[5m]) > 0)" for one in noisy)
-    stated = f"last_over_time({STATED}[5m])"
+    stated = f"last_over_time({STATED}[6m])"
     return lambda series: f"{in_states(series)}\nor on ({subject})\n(({proofs}) unless on ({subject}) {stated})"
 
 

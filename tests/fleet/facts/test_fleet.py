@@ -282,8 +282,12 @@ def test_gpu_without_a_state_works_if_a_reading_proves_it() -> None:
     assert [world.device(name) for name in ("lost", "hung", "unreadable")] == [0, 0, 0]
 
 
-def test_values_that_an_exporter_repeats_prove_nothing_after_a_failure() -> None:
-    """The agent that reported the loss has stopped, and the page of an exporter has old values."""
+@pytest.mark.parametrize(
+    ("state", "age"),
+    [("lost", 400.0), (Absent(Reason.STALE), 1.0)],  # its agent has stopped; the agent's passes fail
+)
+def test_values_that_an_exporter_repeats_prove_nothing_after_a_failure(state: Value | Absent, age: float) -> None:
+    """The page of an exporter has old values of a GPU that an agent lost."""
     world = healthy_world()
 
     def repeated(samples: Sequence[Sample]) -> list[StoredSample]:
@@ -292,7 +296,7 @@ def test_values_that_an_exporter_repeats_prove_nothing_after_a_failure() -> None
         return imported([msgspec.structs.replace(one, values=values)])
 
     lost = dict.fromkeys(CORE_READINGS, Absent(Reason.GPU_LOST))
-    world.judge(Fault(gpu={"gpu_state": "lost", **lost}, ages={Lane.FAST: 400.0}, extra=repeated))
+    world.judge(Fault(gpu={"gpu_state": state, **lost}, ages={Lane.FAST: age}, extra=repeated))
     assert world.device("power_watts") == 100
     assert np.isnan(world.device("lost"))
 

@@ -47,10 +47,10 @@ def proven_states(readings: MergedReadings) -> Column:
     """Return the state of each GPU by its position in `STATES`, NaN if it is unknown.
 
     A GPU without a state is `ok` if it has a reading that proves that it works: some exporters report failures only.
-    While the newest row of any reader has a failed state, current or not, nothing is proven: others repeat old values.
+    While the newest row of any reader has a failed state or a `stale` one, nothing is proven: others repeat old values.
     """
     state = readings.value(metrics.STATE)
-    works = readings.has_value(PROVING_READINGS) & ~readings.has_failed()
+    works = readings.has_value(PROVING_READINGS) & ~readings.may_have_failed()
     return np.where(np.isnan(state) & works, STATES.index(OK), state)
 
 

@@ -199,13 +199,16 @@ class MergedReadings:
                 found |= ~np.isnan(cells)
         return self.any_row(found & self._counts)
 
-    def has_failed(self) -> Column:
-        """Return whether each subject has a row with a state other than `ok`, whether it is current or not."""
-        column = self._newest.values.get(STATE)
-        if column is None:
-            return np.zeros(self.count, bool)
-        cells = np.asarray(column, np.float64)[self.rows]
-        return self.any_row(~np.isnan(cells) & (cells != _OK_STATE))
+    def may_have_failed(self) -> Column:
+        """Return whether each subject has a row, current or not, whose state is not `ok` or is not known any more."""
+        column, numbers = self._newest.values.get(STATE), self._absences.numbers(STATE)
+        found = np.zeros(len(self.rows), bool)
+        if column is not None:
+            cells = np.asarray(column, np.float64)[self.rows]
+            found |= ~np.isnan(cells) & (cells != _OK_STATE)
+        if numbers is not None:
+            found |= numbers == _STALE
+        return self.any_row(found)
 
     def any_row(self, chosen: Column) -> Column:
         """Return whether each subject has one of the chosen rows (a flag for each of `rows`)."""
