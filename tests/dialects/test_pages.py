@@ -212,6 +212,13 @@ def test_series_with_a_placeholder_only_is_not_attributed(series: str, text: str
     assert (found.machines, found.unattributed) == ({}, 1)
 
 
+@pytest.mark.parametrize("family", ["temperature_celsius", "power_usage_milliwatts", "memory_total_bytes"])
+def test_kubevirt_has_0_for_what_a_guest_cannot_read(family: str) -> None:
+    _, found = of_text(f'kubevirt_vmi_gpu_{family}{{name="vm", gpu_uuid="GPU-1", gpu_index="0"}} 0\n')
+    (value,) = [value for sample in found.guests["vm"] for name, value in sample.values.items() if name != "gpu_name"]
+    assert isinstance(value, Absent)
+
+
 def test_both_generations_of_all_smi_labels() -> None:
     old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-a", index="3"} 50\n'
     new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-a", gpu_index="3"} 50\n'

@@ -119,6 +119,9 @@ def guest_cases() -> Iterator[RuleCase]:
             for node, uuid in (("n1", "GPU-a"), ("n1", "GPU-b"), ("n2", "GPU-a"))
         }
         expected.append(named(f"gpu:kubevirt_{metric}:max", devices))
+    for family in ("temperature_celsius", "power_usage_milliwatts"):  # what a vGPU cannot read is 0
+        vgpu = {**VM_0, "name": "vm-1", "gpu_uuid": "GPU-c", "gpu_index": "0"}
+        series[labelled(f"kubevirt_vmi_gpu_{family}", {**vgpu, "node": "n1"})] = "0x10"
     expected += [
         named("vmi:kubevirt_gpu_memory_used:ratio", {labelled("", VM_0): 0.4}),
         named("gpu:kubevirt_vmi_uuid:info", {labelled("", {**VM_0, "uuid": uuid}): 1 for uuid in ("GPU-a", "GPU-b")}),

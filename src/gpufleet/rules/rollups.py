@@ -36,6 +36,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
         operation: aggregation over devices.
         series: name of the series of one input.
         times, over: value of the series `* times / over` is in the catalogue's unit.
+        is_zero_absent: whether a value of 0 is none.
     """
 
     metric: Metric
@@ -43,18 +44,24 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
     series: str
     times: int = 1
     over: int = 1
+    is_zero_absent: bool = False
 
     def convert(self, expr: str) -> str:
-        """Convert a query of `series` to the catalogue's unit."""
+        """Convert a query of `series` to the catalogue's unit, without values that are none."""
+        if self.is_zero_absent:
+            expr = f"({expr} > 0)"
         if self.times == self.over:
             return expr
         return f"{expr} * {self.times}" if self.over == 1 else f"{expr} / {self.over}"
 
 
-def rollup(name: str, series: str, *, times: int = 1, over: int = 1) -> Rollup:
+def rollup(name: str, series: str, *, times: int = 1, over: int = 1, is_zero_absent: bool = False) -> Rollup:
     """Return the aggregation of a metric of the catalogue."""
     metric = CATALOGUE[name]
-    return Rollup(metric=metric, operation=OPERATIONS.get(metric.unit, "sum"), series=series, times=times, over=over)
+    operation = OPERATIONS.get(metric.unit, "sum")
+    return Rollup(
+        metric=metric, operation=operation, series=series, times=times, over=over, is_zero_absent=is_zero_absent
+    )
 
 
 def memory_share(sums: Callable[[str, str], str]) -> str:
@@ -69,8 +76,8 @@ def memory_share(sums: Callable[[str, str], str]) -> str:
 def foreign_rollups(families: Mapping[str, FamilyMapping]) -> tuple[Rollup, ...]:
     """Return the aggregated metrics that a dialect exports."""
     by_metric = {family.metric: family for family in families.values() if family.written}
+    found = [(name, by_metric[name]) for name in ROLLUPS if name in by_metric]
     return tuple(
-        rollup(name, by_metric[name].name, times=by_metric[name].times, over=by_metric[name].over)
-        for name in ROLLUPS
-        if name in by_metric
+        rollup(name, one.name, times=one.times, over=one.over, is_zero_absent=one.zero is not None)
+        for name, one in found
     )
