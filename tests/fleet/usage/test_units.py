@@ -195,6 +195,13 @@ def test_list_index_counts_only_without_named_gpus() -> None:
     assert len(PhysicalUnits("c", both, left=[("m", listed.key)]).whole("m")) == 2
 
 
+@pytest.mark.parametrize(("others", "expected"), [([], 1), ([B], 2)])
+def test_slot_is_that_of_its_last_gpu_until_it_has_another_one(others: list[str], expected: int) -> None:
+    """The GPU was bound to vfio in the slot before the host read and lost it."""
+    seen = {"m": [*unread("0000:01:00.0"), *(stored(gpu(uuid)) for uuid in (A, *others))]}
+    assert len(PhysicalUnits("c", seen, left=[("m", f"gpu/{A}")]).by_id) == expected
+
+
 def test_vgpu_is_one_unit_from_both_sides() -> None:
     instance = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=A.removeprefix("GPU-"), parent=f"gpu/{B}")
     inside = stored(gpu(A, None, Side.GUEST), gpu_name="A40-8Q")

@@ -15,6 +15,7 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -143,10 +144,12 @@ class PhysicalUnits:
                     views[machine, key] = view
         hosts = {guest: host for host, inside in guests.items() for guest in inside}
         reported = {(place[0], bare_uuid(view.uuid)) for place, view in views.items() if view.uuid}
+        slots = Counter((place[0], view.pci_address) for place, view in views.items() if view.uuid)
         for place, view in views.items():
             host = hosts.get(place[0]) if view.side is Side.GUEST else None
             is_claimed = host is not None and view.uuid is not None and (host, bare_uuid(view.uuid)) not in reported
-            for name in _names(place, view, has_left=place in self._left, scope=f"{host}/" if is_claimed else ""):
+            is_reused = place in self._left and slots[place[0], view.pci_address] > 1
+            for name in _names(place, view, is_reused=is_reused, scope=f"{host}/" if is_claimed else ""):
                 self._join(_key(place), name)
         self._of: dict[Place, tuple[str, str]] = {}
         self.by_id: dict[str, PhysicalUnit] = {}
@@ -273,15 +276,15 @@ def mig_ratio(own: float | None, of_instance: float | None, most: float | None) 
     return min(1.0, slices / most) if slices and most else None
 
 
-def _names(place: Place, view: View, *, has_left: bool, scope: str) -> list[str]:
-    """Return further names that identify this unit in the cluster; not a slot that it left, which may be reused.
+def _names(place: Place, view: View, *, is_reused: bool, scope: str) -> list[str]:
+    """Return further names that identify this unit in the cluster: its slot if that is not reused, and its UUID.
 
     A UUID identifies it within a scope.
     """
     if view.kind is ViewKind.MIG:
         return []
     names = [f"uuid/{scope}{bare_uuid(view.uuid)}"] if view.uuid else []
-    if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY) and not has_left:
+    if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY) and not is_reused:
         names.append(f"pci/{place[0]}/{view.pci_address}")
     return names
 
