@@ -16,7 +16,7 @@ from gpufleet.codecs.batch import encode
 from gpufleet.config.hub import UsageConfig
 from gpufleet.config.prices import PriceConfig
 from gpufleet.hub.query.usage import MAX_OF_TENANT, MAX_PENDING
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.access import Role
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
 from gpufleet.model.catalogue import Lane
@@ -475,7 +475,7 @@ VM_A, VM_B = "a77c546c-c5a2-4093-bc1b-8051983e7a61", "b77c546c-c5a2-4093-bc1b-80
 FIRST, SECOND = (Machine(name=name, machine_id=name[-1] * 32) for name in ("node-a", "node-b"))
 
 
-async def put_vm(site: Site, name: str, tenant: str, vm: str, **more: str) -> None:
+async def put_vm(site: Site, name: str, tenant: str, vm: str, **more: object) -> None:
     since = {"valid_from": "2026-03-01T00:00:00Z", **more}
     target = {"cluster": "local", "vm_uuid": vm}
     document = {"kind": "gpu_slice", "target": target, "tenant": tenant, **since}
@@ -519,11 +519,19 @@ async def test_name_of_a_host_does_not_pass_its_former_guests_on(site: Site) -> 
 
 
 async def post_instance(
-    site: Site, seq: int, hour: int, vm: str | None, number: int = 0, *, is_read: bool = False
+    site: Site,
+    seq: int,
+    hour: int,
+    vm: str | Absent | None,
+    number: int = 0,
+    *,
+    kind: str = "uuid",
+    is_read: bool = False,
 ) -> None:
     """Post a GPU with a vGPU instance of a virtual machine, or with none, at an hour of a day.
 
-    If the virtual machine `is_read`, it reports the vGPU, too.
+    The host gives an id of this kind, or the reason why it has none. If the virtual machine `is_read`, it reports the
+    vGPU, too.
     """
     at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
     uuid = f"{number}77c546c-c5a2-4093-bc1b-8051983e7a61"
@@ -532,9 +540,10 @@ async def post_instance(
     if vm is None:
         samples: tuple[Sample, ...] = (of_gpu,)
     else:
-        samples = (of_gpu, gpu_sample(view, at, vgpu_vm_id=vm, vgpu_vm_id_kind="uuid", gpu_utilization_ratio=0.5))
+        ids = {"vgpu_vm_id": vm, "vgpu_vm_id_kind": vm if isinstance(vm, Absent) else kind}
+        samples = (of_gpu, gpu_sample(view, at, gpu_utilization_ratio=0.5, **ids))
     sent = make_batch(seq, at, samples=samples)
-    inside = [guest_report(hour, vm, f"GPU-{uuid}", "node-a")] if vm is not None and is_read else []
+    inside = [guest_report(hour, vm, f"GPU-{uuid}", "node-a")] if isinstance(vm, str) and is_read else []
     await site.post(encode(msgspec.structs.replace(sent, reports=(*sent.reports, *inside))))
 
 
@@ -545,6 +554,58 @@ async def test_vgpu_of_a_stopped_virtual_machine_stays_in_its_past(site: Site) -
     assert await hours(site) == {"a": (12.0, 12.0)}
     await post_instance(site, 2, 13, None)
     assert await hours(site) == {"a": (12.0, 12.0)}
+
+
+LISTED = ("077c546c-c5a2-4093-bc1b-8051983e7a61", "177c546c-c5a2-4093-bc1b-8051983e7a61")
+LOST, UNSUPPORTED = Absent(Reason.GPU_LOST), Absent(Reason.NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(("first", "then", "kind"), [
+    *(("7", then, "domain_id") for then in (None, LOST, "8")),
+    ("7", VM_B, "uuid"),
+    (UNSUPPORTED, None, ""),
+])  # fmt: skip
+async def test_listed_vgpu_without_vm_uuid_stays_in_the_past(
+    site: Site, first: str | Absent, then: str | Absent | None, kind: str
+) -> None:
+    """The instance ends, its GPU is lost, or another virtual machine has it."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, first, kind="domain_id")
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z", devices=LISTED[:1])
+    assert await hours(site) == {"a": (12.0, 12.0)}
+    await post_instance(site, 2, 13, then, kind=kind)
+    assert await hours(site) == {"a": (12.0, 12.0)}
+
+
+@pytest.mark.parametrize(("kind", "vms"), [("uuid", (VM_A, VM_A)), ("domain_id", ("7", "8"))])
+async def test_listed_vgpu_of_a_restarted_virtual_machine_counts_once(
+    site: Site, kind: str, vms: tuple[str, str]
+) -> None:
+    """The other one of the two listed vGPUs is missing at any time."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, vms[0], kind=kind)
+    await put_vm(site, "a", "t", VM_A, devices=LISTED)
+    await post_instance(site, 2, 13, vms[1], number=1, kind=kind)
+    assert await hours(site) == {"a": (48.0, 24.0)}
+
+
+async def test_vgpu_without_vm_uuid_that_is_not_listed_does_not_count(site: Site) -> None:
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, "7", kind="domain_id")
+    await put_vm(site, "a", "t", VM_A, devices=LISTED[:1])
+    await post_instance(site, 2, 13, "8", number=1, kind="domain_id")
+    assert await hours(site) == {"a": (24.0, 24.0)}
+
+
+async def test_listed_vgpu_of_another_virtual_machine_does_not_count(site: Site) -> None:
+    """The hypervisor gives UUIDs of virtual machines from 6:00 to 18:00 only."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_instance(site, 1, 6, VM_B)
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z", devices=LISTED[:1])
+    before = await hours(site)
+    await post_instance(site, 2, 18, "7", kind="domain_id")
+    assert await hours(site) == before
+    assert before["a"][1] == 0
 
 
 async def test_vgpu_is_not_that_of_its_next_virtual_machine_before(site: Site) -> None:

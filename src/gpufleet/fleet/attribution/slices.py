@@ -5,7 +5,7 @@ the host: no reading of the parent GPU, the machine, or other instances, and no 
 them. It has no reading from before the virtual machine had the instance.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,8 @@ from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, bare_uuid, normalise_uuid
 
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
+_UUID = "uuid"
+"""Kind of an id that is the UUID of the virtual machine."""
 
 
 class _HostInstances(msgspec.Struct, frozen=True):
@@ -100,7 +102,7 @@ def _from_hosts(
         since = {key: begin for key, (begin, _) in of_host.items()}
         present = frozenset(key for key, (_, end) in of_host.items() if end == UNBOUNDED)
         freshness = Freshness(now, stale_after_seconds, host.readers)
-        if own := instances_of(allocation.spec, host):
+        if own := _own_instances(allocation.spec, host):
             found.append(_HostInstances(host, own, since, freshness))
         elif hypervisor in (None, host.machine.id) and (own := _unanswered_instances(allocation.spec, host, present)):
             unanswered.append(_HostInstances(host, own, since, freshness))
@@ -116,7 +118,42 @@ def _from_hosts(
     return _host_answer(allocation, newest, stale_after_seconds)
 
 
-def instances_of(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[StoredSample, ...]:
+def texts_of_listed(
+    spec: AllocationSpec,
+    ids: Iterable[StoredText],
+    kinds: Iterable[StoredText],
+    stored: Mapping[str, Iterable[StoredSample]],
+) -> list[StoredText]:
+    """Return ids of virtual machines over time, in which listed instances without UUID have the target's UUID.
+
+    An instance has no UUID while the hypervisor gives it another kind of id. It never had one if no id was reported
+    of it, and its newest report is that the driver cannot report the virtual machine at all.
+
+    Args:
+        spec: of an allocation of one of `VM_KINDS` that lists its devices.
+        ids: ids of virtual machines of every instance of the machines, in order of time.
+        kinds: kinds of these ids.
+        stored: newest samples by id of the machine; those of ended instances, too.
+    """
+    own, ids = spec.target.vm_uuid or "", tuple(ids)
+    without_uuid = {_report(one) for one in kinds if one.text != _UUID and is_listed(spec, one.view.partition("/")[2])}
+    reported = {(one.machine, one.view) for one in ids}
+    found = [
+        StoredText(machine=machine, view=view.key, reader=one.sample.reader, at=0, text=own)
+        for machine, samples in stored.items()
+        for one in samples
+        if (view := one.sample.view) is not None and (machine, view.key) not in reported
+        if _is_instance(one) and _has_no_uuid(one) and is_listed(spec, view.uuid or "")
+    ]
+    return found + [msgspec.structs.replace(one, text=own) if _report(one) in without_uuid else one for one in ids]
+
+
+def _report(text: StoredText) -> tuple[str, str, str, int]:
+    """Return what the texts of a sample have in common."""
+    return text.machine, text.view, text.reader, text.at
+
+
+def _own_instances(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[StoredSample, ...]:
     """Return the samples of the virtual machine's own instances.
 
     These are the instances from which the host reads the target's UUID, restricted to the listed devices, if any. A
@@ -187,7 +224,7 @@ def _holder(stored: StoredSample) -> str | None:
     """Return the UUID of the virtual machine that has the instance, or None if no UUID is reported."""
     values = stored.sample.values
     vm_id = values.get(VM_ID)
-    return normalise_uuid(vm_id) if isinstance(vm_id, str) and values.get(VM_ID_KIND) == "uuid" else None
+    return normalise_uuid(vm_id) if isinstance(vm_id, str) and values.get(VM_ID_KIND) == _UUID else None
 
 
 def _has_no_uuid(stored: StoredSample) -> bool:
@@ -196,7 +233,7 @@ def _has_no_uuid(stored: StoredSample) -> bool:
     vm_id, kind = values.get(VM_ID), values.get(VM_ID_KIND)
     if isinstance(vm_id, Absent):
         return vm_id.reason in (Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER)
-    return isinstance(kind, str) and kind != "uuid"
+    return isinstance(kind, str) and kind != _UUID
 
 
 def _host_answer(allocation: Allocation, found: _HostInstances, stale_after_seconds: float) -> AllocationAnswer:

@@ -12,7 +12,7 @@ from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, 
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, may_overlap
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
-from gpufleet.fleet.usage.instances import guest_stays, instance_intervals
+from gpufleet.fleet.usage.instances import LastReport, guest_stays, instance_intervals
 from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Interval,
@@ -100,11 +100,15 @@ class _WorkloadHoldings(NamedTuple):
 
 
 class _VmMachines(NamedTuple):
-    """Guests of a virtual machine, nodes with its vGPU instances, and texts of these instances over time."""
+    """Guests of a virtual machine, nodes with its vGPU instances, and their ids of virtual machines over time.
+
+    `kinds` has the kinds of these ids if the allocation lists its devices.
+    """
 
     inside: Sequence[MachineRecord]
     nodes: Sequence[MachineRecord]
-    texts: Sequence[StoredText]
+    ids: Sequence[StoredText]
+    kinds: Sequence[StoredText] = ()
 
 
 class UsageCalculator:
@@ -243,13 +247,7 @@ class UsageCalculator:
         stays = stays_of(self._store, cluster, stored, MachineIds(self._registry.succeeded_machines()))
         of_hosts, now = PastReports(self._store, cluster, Side.HOST), self._clock.now_ns()
         instances = {
-            one.id: instance_intervals(
-                normalise_uuid(one.spec.target.vm_uuid or "") or "",
-                inside[one.id].texts,
-                {node.id: stored.get(node.id, ()) for node in inside[one.id].nodes},
-                now,
-                of_hosts.last_within,
-            )
+            one.id: _instances(one, inside[one.id], stored, now, of_hosts.last_within)
             for one in mine
             if one.id in inside
         }
@@ -363,16 +361,20 @@ class UsageCalculator:
         """Return the guests with the target's UUID, and the nodes that reported vGPU instances of it."""
         cluster, uuid = allocation.spec.target.cluster, normalise_uuid(allocation.spec.target.vm_uuid or "")
         found = self._registry.machines_with_uuid(cluster, uuid) if uuid else ()
-        texts = self._store.texts_of_views(cluster, slices.VM_ID, uuid) if uuid else ()
-        reporters = {one.machine for one in texts}
+        ids = self._store.texts_of_views(cluster, slices.VM_ID, uuid) if uuid else ()
+        reporters = {one.machine for one in ids}
         for name in allocation.spec.devices or ():
             reporters.update(self._store.reporters_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
         nodes = [one for id_ in sorted(reporters) for one in self._registry.find_machines(cluster, id_)]
-        return _VmMachines(
-            [one for one in found if one.machine.kind is MachineKind.GUEST],
-            [one for one in nodes if one.machine.kind is MachineKind.NODE],
-            texts,
+        inside = [one for one in found if one.machine.kind is MachineKind.GUEST]
+        nodes = [one for one in nodes if one.machine.kind is MachineKind.NODE]
+        if allocation.spec.devices is None or not nodes:
+            return _VmMachines(inside, nodes, ids)
+        of_nodes = [one.id for one in nodes]
+        ids, kinds = (
+            self._store.texts_of_machines(cluster, of_nodes, metric) for metric in (slices.VM_ID, slices.VM_ID_KIND)
         )
+        return _VmMachines(inside, nodes, ids, kinds)
 
     def _in_vm(
         self,
@@ -388,16 +390,7 @@ class UsageCalculator:
         guest_samples = [
             guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in vm.inside
         ]
-        always = [(0, UNBOUNDED)]
-        places: dict[Place, Sequence[Interval]] = {
-            (node.id, sample.sample.view.key): always
-            for node in vm.nodes
-            for sample in slices.instances_of(
-                allocation.spec, guests.MachineSamples(machine=node, stored=stored.get(node.id, ()), readers=())
-            )
-            if sample.sample.view is not None
-        }
-        places |= {one: own for one, own in had.items() if slices.is_listed(allocation.spec, one[1].partition("/")[2])}
+        places = {one: own for one, own in had.items() if slices.is_listed(allocation.spec, one[1].partition("/")[2])}
         reason, detail = contract.NO_ANSWERER[allocation.spec.kind]
         first, last = validity(allocation)
         first, last = max(first, start), min(last, end)
@@ -407,7 +400,7 @@ class UsageCalculator:
             for id_, _ in units.at([place]):
                 for view in units.by_id[id_].views:
                     of_hosts[view] += intervals
-        of_vgpus = {view: guest_stays(one, stays.get(view, always)) for view, one in of_hosts.items()}
+        of_vgpus = {view: guest_stays(one, stays.get(view, [(0, UNBOUNDED)])) for view, one in of_hosts.items()}
         own_stays = ChainMap(of_vgpus, stays)
         own: list[AllocatedUnit] = []
         for id_, intervals in found.turns.items():
@@ -434,6 +427,21 @@ class UsageCalculator:
         ]
         ambiguous = tuple((since, until, gpus) for since, until in found.ambiguous)
         return AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, AMBIGUOUS, ambiguous)
+
+
+def _instances(
+    allocation: Allocation,
+    vm: _VmMachines,
+    stored: Mapping[str, Sequence[StoredSample]],
+    now: int,
+    last_within: LastReport,
+) -> dict[Place, tuple[Interval, ...]]:
+    """Return the intervals in which a virtual machine had each vGPU instance."""
+    of_nodes = {node.id: stored.get(node.id, ()) for node in vm.nodes}
+    is_listing = allocation.spec.devices is not None
+    ids = slices.texts_of_listed(allocation.spec, vm.ids, vm.kinds, of_nodes) if is_listing else vm.ids
+    uuid = normalise_uuid(allocation.spec.target.vm_uuid or "") or ""
+    return instance_intervals(uuid, ids, of_nodes, now, last_within)
 
 
 def _allocated(
