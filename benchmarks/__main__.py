@@ -12,6 +12,7 @@ NAMES = (
         "usage",
         "lists",
         "rules",
+        "prometheus",
         "findings",
         "hub",
         "ingest",

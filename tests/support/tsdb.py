@@ -15,7 +15,8 @@ from tests.support.waiting import PATIENCE, wait_until
 
 SCRAPE = """
 global:
-  scrape_interval: 1s
+  scrape_interval: {seconds}s
+  scrape_timeout: {seconds}s
 scrape_configs:
 - job_name: scraped
   metrics_path: /metrics
@@ -66,12 +67,14 @@ class Tsdb(NamedTuple):
 
 
 @contextlib.contextmanager
-def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1", rules: str = "") -> Iterator[Tsdb]:
-    """Run a Prometheus that receives remote write, scrapes `target` every second and evaluates a rule file."""
+def prometheus(
+    program: Path, folder: Path, target: str = "127.0.0.1:1", rules: str = "", seconds: int = 1
+) -> Iterator[Tsdb]:
+    """Run a Prometheus that receives remote write, scrapes `target` every so many seconds and evaluates a rule file."""
     port = free_port()
     folder.mkdir(parents=True)
     (folder / "rules.yml").write_text(rules or "groups: []")
-    (folder / "prometheus.yml").write_text(SCRAPE.format(target=target) + "rule_files: [rules.yml]\n")
+    (folder / "prometheus.yml").write_text(SCRAPE.format(target=target, seconds=seconds) + "rule_files: [rules.yml]\n")
     command = [
         str(program),
         f"--config.file={folder}/prometheus.yml",
@@ -109,7 +112,7 @@ def vmagent(program: Path, folder: Path, target: str, to: Tsdb, query: str = "")
     """Run a vmagent that scrapes `target` every second and writes to a database or a hub."""
     port = free_port()
     folder.mkdir(parents=True)
-    (folder / "scrape.yml").write_text(SCRAPE.format(target=target))
+    (folder / "scrape.yml").write_text(SCRAPE.format(target=target, seconds=1))
     command = [
         str(program),
         f"-promscrape.config={folder}/scrape.yml",
