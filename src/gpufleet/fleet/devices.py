@@ -7,9 +7,12 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AnswerDevice
-from gpufleet.model.catalogue import CATALOGUE, MetricKind, Subject
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.reading import Reading
+from gpufleet.model.status import LANE_SECONDS
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Scope, ViewKind
 
 NOT_HELD_BY_DRIVER = frozenset({Reason.NO_DRIVER, Reason.BOUND_TO_VFIO, Reason.OTHER_DRIVER})
@@ -119,6 +122,40 @@ def is_gone(instance: Mapping[SourceKey, float], parent: Mapping[SourceKey, floa
         parent: the same for its GPU. All samples of a pass must have the same time.
     """
     return any(parent.get(source, at) > at for source, at in instance.items())
+
+
+_PASS_NS, _OUTAGE_NS = (int(LANE_SECONDS[lane] * NANOS) for lane in (Lane.FAST, Lane.SLOW))
+"""Longest duration of a pass, and time without a pass after which a reader has stopped."""
+
+
+def unlisted_keys(stored: Iterable[StoredSample]) -> frozenset[str]:
+    """Return the keys of the devices of a machine that the newest pass of no reader listed.
+
+    A reader that has stopped lists none. Only the lane counts in which a device is read most often.
+
+    Args:
+        stored: the newest samples of each view, by reader and lane.
+    """
+    passes: dict[tuple[str, Lane], int] = {}
+    by_key: dict[str, dict[tuple[str, Lane], int]] = {}
+    for one in stored:
+        sample = one.sample
+        source = sample.reader, sample.lane
+        passes[source] = max(passes.get(source, 0), sample.measured_at)
+        if sample.view is not None:
+            of_key = by_key.setdefault(sample.view.key, {})
+            of_key[source] = max(of_key.get(source, 0), sample.measured_at)
+    newest = max((at for of_key in by_key.values() for at in of_key.values()), default=0)
+
+    def is_listed(of_key: Mapping[tuple[str, Lane], int]) -> bool:
+        fastest = min(LANE_SECONDS[lane] for _, lane in of_key)
+        return any(
+            at + _PASS_NS >= passes[reader, lane] and at + _OUTAGE_NS >= newest
+            for (reader, lane), at in of_key.items()
+            if LANE_SECONDS[lane] == fastest
+        )
+
+    return frozenset(key for key, of_key in by_key.items() if not is_listed(of_key))
 
 
 _NAMES = (("gpu_name", ""), ("vgpu_type", ""), ("mig_profile", "MIG "))

@@ -12,6 +12,7 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.time import NANOS
 from tests.fakes.batches import gpu_sample, gpu_view, host_sample
 from tests.fleet.attribution.answers import (
+    FAILING,
     FRESH,
     NOW,
     answer_for,
@@ -186,19 +187,30 @@ def test_values_before_the_allocation_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "reader", "shown"),
+    ("begin", "age", "shown"),
     [
-        (-60, "nvml", ["GPU-1"]),  # a pass since then did not list the other one
-        (-600, "nvml", ["GPU-1", "GPU-2"]),  # it was there in the time of the allocation
-        (-60, "dcgm", ["GPU-1", "GPU-2"]),  # its reader had no pass since
+        (-60, 300, ["GPU-1"]),
+        (-600, 300, ["GPU-1", "GPU-2"]),  # it was there in the time of the allocation
+        (-1, 300, ["GPU-1"]),  # no pass since the start; the last one did not list it
+        (-1, 5, ["GPU-1", "GPU-2"]),
     ],
 )
-def test_device_that_left_before_the_allocation_is_not_shown(begin: float, reader: str, shown: list[str]) -> None:
+@pytest.mark.parametrize("reader", ["nvml", "dcgm"])
+def test_device_that_left_before_the_allocation_is_not_shown(
+    begin: float, age: float, shown: list[str], reader: str
+) -> None:
     """It can be another tenant's on another machine."""
-    left = msgspec.structs.replace(gpu_sample(gpu_view(2), NOW - 300 * NANOS, gpu_serial="1"), reader=reader)
-    found = answer_for(bare_metal(valid_from=at(begin)), [*FRESH, stored(left, age=300)])
+    left = msgspec.structs.replace(gpu_sample(gpu_view(2), NOW - int(age) * NANOS, gpu_serial="1"), reader=reader)
+    found = answer_for(bare_metal(valid_from=at(begin)), [*FRESH, stored(left, age=age)])
     assert [one.uuid for one in found.devices] == shown
     assert found.aggregate.devices == len(shown)
+
+
+def test_last_device_that_left_before_the_allocation_is_not_shown() -> None:
+    """Its reader fails since then."""
+    left = [stored(gpu_sample(gpu_view(1), NOW - 300 * NANOS), age=300), FRESH[0]]
+    assert len(answer_for(bare_metal(valid_from=at(-60)), left).devices) == 1
+    assert not answer_for(bare_metal(valid_from=at(-60)), left, readers=(FAILING,)).devices
 
 
 @pytest.mark.parametrize(("begin", "shown"), [(-5, None), (-15, 7)])

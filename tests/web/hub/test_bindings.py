@@ -755,12 +755,10 @@ async def test_search_for_a_new_machine_hides_no_past(fleet: Fleet) -> None:
 
 async def test_listed_pci_address_means_the_gpu_that_was_there(fleet: Fleet) -> None:
     first, second = "0000:01:00.0", "0000:02:00.0"
-    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", first))
-    await fleet.report(SEVEN, 200.0, 2, gpu("GPU-y", second))
+    await fleet.site.post(fleet.body(SEVEN, 1, {gpu("GPU-x", first): 100.0, gpu("GPU-y", second): 200.0}, {}))
     assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[first]))[0] == 201
     assert (await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(0), devices=["GPU-y"]))[0] == 201
-    await fleet.report(SEVEN, 201.0, 3, gpu("GPU-y", first))
-    await fleet.report(SEVEN, 101.0, 4, gpu("GPU-x", second))
+    await fleet.site.post(fleet.body(SEVEN, 3, {gpu("GPU-y", first): 201.0, gpu("GPU-x", second): 101.0}, {}))
     assert await fleet.powers("a") == {100.0, 101.0}
     assert await fleet.powers("b") == {200.0, 201.0}
     devices = (await fleet.site.request("/v1/allocations/a/metrics"))[1]["devices"]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gpufleet.fleet.devices import unlisted_keys
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.readings import known_views
 from gpufleet.model.absence import Reason
@@ -84,14 +85,15 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
     """Bind a spec to a machine and to the devices that its newest samples show.
 
     A PCI address is bound to the GPU that was last seen there by its UUID. An address at which no driver read a UUID is
-    bound to the slot, and one at which nothing was seen stays unbound. The GPU of a MIG device is known once the device
-    was seen, or by a name such as `MIG-GPU-<UUID>/1/0`.
+    bound to the slot, and one at which the newest passes list nothing stays unbound: the GPU that was there can be
+    another tenant's elsewhere. The GPU of a MIG device is known once the device was seen, or by a name such as
+    `MIG-GPU-<UUID>/1/0`.
     """
     if spec.devices is None:
         return Binding(machine=machine.id)
     own = [one for one in stored if is_of_host(one)]
-    views = known_views(own)
-    seen = {view.pci_address for view in views.values()}
+    views, unlisted = known_views(own), unlisted_keys(own)
+    seen = {view.pci_address for key, view in views.items() if key not in unlisted}
     occupants = last_occupants(own)
     devices: dict[str, tuple[str, ...]] = {}
     for name in spec.devices:

@@ -162,7 +162,10 @@ def _answer(
     begin = 0 if allocation.spec.valid_from is None else to_ns(allocation.spec.valid_from)
     if report.measured_at < begin:  # the text is about the time of another tenant
         report = msgspec.structs.replace(report, problem="")
-    present = visibility.without_departed([stored for stored in one.stored if is_inside(stored)], begin)
+    every = [stored for stored in one.stored if is_inside(stored)]
+    has_no_gpu = report.measured_at >= begin and (report.state != OK or report.gpus == 0)
+    is_read = any(stored.sample.view is not None and stored.sample.measured_at >= begin for stored in every)
+    present = visibility.without_departed(every, begin, is_read_since=is_read or has_no_gpu)
     inside = [visibility.clip_to_allocation(stored, allocation.spec.valid_from) for stored in present]
     of_gpus = [stored for stored in inside if stored.sample.view is not None]
     found = tuple(

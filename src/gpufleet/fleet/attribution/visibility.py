@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.fleet.attribution.bindings import pci_address
+from gpufleet.fleet.devices import unlisted_keys
 from gpufleet.model.absence import REASON_TEXTS, Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
@@ -147,29 +148,24 @@ def _with_details(stored: StoredSample, keep: Callable[[Absent], bool]) -> Store
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=dims))
 
 
-def without_departed(stored: Sequence[StoredSample], begin: int) -> list[StoredSample]:
+def without_departed(stored: Sequence[StoredSample], begin: int, *, is_read_since: bool) -> list[StoredSample]:
     """Return the samples of a machine without those of devices that had left it before the allocation began.
 
-    Such a device can be another tenant's by now. A later pass of one of its readers did not list it; a lost GPU is
-    listed.
+    Such a device can be another tenant's by now. A lost GPU is still listed by its reader.
 
     Args:
         stored: the newest samples of each view of the machine, by reader and lane.
         begin: nanoseconds since 1970.
+        is_read_since: whether the GPUs of the machine were read since then. If not, those of the newest passes are
+            shown.
     """
-    passes: dict[tuple[str, Lane], int] = {}
     newest: dict[str, int] = {}
-    sources: dict[str, list[tuple[str, Lane]]] = {}
     for one in stored:
-        sample = one.sample
-        source = sample.reader, sample.lane
-        passes[source] = max(passes.get(source, 0), sample.measured_at)
-        if sample.view is not None:
-            newest[sample.view.key] = max(newest.get(sample.view.key, 0), sample.measured_at)
-            sources.setdefault(sample.view.key, []).append(source)
-    departed = {
-        key for key, at in newest.items() if at < begin and any(passes[source] >= begin for source in sources[key])
-    }
+        if one.sample.view is not None:
+            key = one.sample.view.key
+            newest[key] = max(newest.get(key, 0), one.sample.measured_at)
+    earlier = {key for key, at in newest.items() if at < begin}
+    departed = earlier if is_read_since or not earlier else earlier & unlisted_keys(stored)
     return [one for one in stored if one.sample.view is None or one.sample.view.key not in departed]
 
 
