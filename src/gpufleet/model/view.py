@@ -32,6 +32,10 @@ class Scope(enum.StrEnum):
     SHARED_DEVICE = "shared_device"  # a whole GPU that several holders share
 
 
+SLOT_PREFIX = f"{ViewKind.GPU}/pci/"
+"""Prefix of the view keys of GPUs that are identified by their PCI address only."""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Device as one side sees it, on the observing machine.
 

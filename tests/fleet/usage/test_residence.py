@@ -16,7 +16,6 @@ from gpufleet.fleet.usage.residence import (
     last_reported,
     possibly_moved,
     succession,
-    unread_slots,
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -118,18 +117,3 @@ def test_only_host_readings_with_a_value_count_as_reported() -> None:
 def test_only_machines_that_share_a_gpu_may_have_moved_it() -> None:
     assert possibly_moved([("a", X), ("b", Y), ("c", X)]) == ["a", "c"]
     assert possibly_moved([("a", X), ("b", Y), ("a", "gpu/GPU-z")]) == []
-
-
-@pytest.mark.parametrize("side", Side)
-def test_slot_of_a_gpu_without_uuid_was_not_read(side: Side) -> None:
-    """It was lost before the start of its agent, or is bound to vfio."""
-    views = [
-        View(kind=ViewKind.GPU, side=side, pci_address="0000:01:00.0"),
-        View(kind=ViewKind.GPU, side=side, uuid="GPU-x", pci_address="0000:02:00.0"),
-        View(kind=ViewKind.VGPU, side=side, pci_address="0000:03:00.0"),
-    ]
-    samples = [
-        StoredSample(sample=Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=1, values={}), received_at=1)
-        for view in views
-    ]
-    assert unread_slots({"m": samples}) == {("m", "0000:01:00.0")}

@@ -125,12 +125,18 @@ def test_replaced_gpu_is_in_its_slot_until_the_next_one() -> None:
     assert both == {("a", Y): (4 * HOUR, UNBOUNDED)}
 
 
-def added(at: int, was_reported: Reported = never_reported, unread: str = "") -> dict[Place, list[Interval]]:
-    """Return the stays of a GPU that a machine first reported after another one, in an empty slot."""
+def added(
+    at: int, was_reported: Reported = never_reported, unread: tuple[int, str] | None = None
+) -> dict[Place, list[Interval]]:
+    """Return the stays of a GPU that a machine first reported after another one, in an empty slot.
+
+    A slot is `unread` from a time on: its GPU was reported by the address only.
+    """
     slots = [slot("a", X, HOUR), slot("a", Y, at, address=SLOTS[1])]
+    if unread is not None:
+        slots.append(slot("a", f"gpu/pci/{unread[1]}", unread[0], address=unread[1]))
     reported = {("a", X): 9 * HOUR, ("a", Y): 9 * HOUR}
-    found = bounded_stays(slots, reported, was_reported, {("a", unread)})
-    return {place: list(own) for place, own in found.items()}
+    return {place: list(own) for place, own in bounded_stays(slots, reported, was_reported).items()}
 
 
 def test_gpu_added_in_an_empty_slot_is_there_since_its_first_report() -> None:
@@ -141,9 +147,18 @@ def test_gpu_reported_soon_after_the_first_one_was_always_there() -> None:
     assert added(HOUR + RETURN_GAP_NS) == {}
 
 
-def test_gpu_that_no_driver_could_read_before_was_always_there() -> None:
-    assert added(4 * HOUR, unread=SLOTS[1]) == {}
-    assert added(4 * HOUR, unread=SLOTS[0]) == {("a", Y): [(4 * HOUR, UNBOUNDED)]}
+@pytest.mark.parametrize(
+    ("since", "address", "begun"),
+    [
+        (HOUR, SLOTS[1], 0),
+        (3 * HOUR, SLOTS[1], 3 * HOUR),
+        (6 * HOUR, SLOTS[1], 4 * HOUR),  # it was read, and then lost
+        (HOUR, SLOTS[0], 4 * HOUR),
+    ],
+)
+def test_gpu_is_there_since_the_first_report_of_its_slot_without_uuid(since: int, address: str, begun: int) -> None:
+    found = added(4 * HOUR, unread=(since, address))
+    assert found == ({("a", Y): [(begun, UNBOUNDED)]} if begun else {})
 
 
 def test_gpu_reported_before_its_slot_was_known_was_always_there() -> None:

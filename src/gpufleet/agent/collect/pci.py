@@ -86,7 +86,10 @@ def pci_only(state: AgentState, shown: Collection[str], now: float, *, unplaced:
 
 
 def pci_samples(snapshot: Snapshot, at: int) -> tuple[Sample, ...]:
-    """Return the snapshot's PCI-only devices as samples of the time `at`, so that a hub reports the same reasons."""
+    """Return the snapshot's PCI-only devices as samples of the time `at`, so that a hub reports the same reasons.
+
+    Their address is a text, too: a hub keeps since when texts are reported.
+    """
     return tuple(
         Sample(
             view=View(kind=device.kind, side=device.side, pci_address=device.pci_address),
@@ -94,9 +97,12 @@ def pci_samples(snapshot: Snapshot, at: int) -> tuple[Sample, ...]:
             lane=Lane.SLOW,
             measured_at=at,
             values={
-                name: Absent(reading.absent, reading.detail)
-                for name, reading in device.readings.items()
-                if reading.absent is not None
+                **{
+                    name: Absent(reading.absent, reading.detail)
+                    for name, reading in device.readings.items()
+                    if reading.absent is not None
+                },
+                **({} if device.pci_address is None else {"gpu_pci_address": device.pci_address}),
             },
         )
         for device in snapshot.devices

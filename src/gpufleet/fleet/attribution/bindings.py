@@ -27,7 +27,7 @@ from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import LATEST, to_datetime, to_ns
-from gpufleet.model.view import Scope, Side, ViewKind, normalise_pci_address
+from gpufleet.model.view import SLOT_PREFIX, Scope, Side, ViewKind, normalise_pci_address
 
 HOST_SOURCES = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED)
 """Sources of a machine's own samples, the closest one first."""
@@ -145,15 +145,12 @@ def named_parents(names: Iterable[str]) -> dict[str, str]:
     return {name: _uuid_key(match[1]) for name, match in found if match is not None}
 
 
-_SLOT = f"{ViewKind.GPU}/pci/"
-
-
 def _pci_key(address: str) -> str:
-    return f"{_SLOT}{address}"
+    return f"{SLOT_PREFIX}{address}"
 
 
 def _is_slot(key: str) -> bool:
-    return key.startswith(_SLOT)
+    return key.startswith(SLOT_PREFIX)
 
 
 def given_keys(names: Iterable[str]) -> Iterable[str]:

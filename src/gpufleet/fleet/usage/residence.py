@@ -58,16 +58,6 @@ def possibly_added(reported: Iterable[Place]) -> list[str]:
     return [machine for machine, number in counts.items() if number > 1]
 
 
-def unread_slots(stored: Mapping[str, Sequence[StoredSample]]) -> frozenset[tuple[str, str]]:
-    """Return machines and addresses of the GPUs whose UUID no driver read: they were lost, or are bound to vfio."""
-    return frozenset(
-        (machine, view.pci_address)
-        for machine, samples in stored.items()
-        for view in known_views(samples).values()
-        if view.kind is ViewKind.GPU and view.uuid is None and view.pci_address is not None
-    )
-
-
 def indexed_gpus(stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, Side]:
     """Return the GPUs known by a list index only, with their side, of machines that now report others by name."""
     found: dict[Place, Side] = {}

@@ -16,13 +16,14 @@ times of one slot that follow each other within `RETURN_GAP_NS` are one beginnin
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.api.inventory import RETURN_GAP_NS, StoredSlot
+from gpufleet.model.view import SLOT_PREFIX
 
 Reported = Callable[[Place, int, int], bool]
 """Returns whether a machine reported a GPU within an interval, nanoseconds since 1970."""
@@ -37,7 +38,6 @@ def bounded_stays(
     slots: Iterable[StoredSlot],
     last: Mapping[Place, int],
     was_reported: Reported = never_reported,
-    unread: Container[tuple[str, str]] = (),
     ids: MachineIds | None = None,
 ) -> dict[Place, tuple[Interval, ...]]:
     """Return the stays of GPUs that were not always in their machine. All others have been there always.
@@ -46,18 +46,20 @@ def bounded_stays(
     was replaced under an id follows from the slots of this id alone: what is past does not change with such a proof.
 
     Args:
-        slots: slots in which the machines' GPUs were reported.
+        slots: slots in which the machines' GPUs were reported, also without a UUID: lost ones, and those bound to vfio.
         last: last report of a GPU by a machine.
         was_reported: queried for a machine that began to report a GPU again after another one had, and for a GPU whose
             slot was known later than that of another GPU.
-        unread: machines and addresses of PCI devices that no driver read.
         ids: of the machines; by default each id is of a machine of its own.
     """
     ids = ids or MachineIds()
     seen: dict[Place, list[tuple[int, str]]] = defaultdict(list)
+    unread: dict[tuple[str, str], int] = {}
     for one in slots:
         if (one.machine, one.view) in last:
             seen[one.machine, one.view] += [(at, one.address) for at in one.begun]
+        elif one.view.startswith(SLOT_PREFIX):
+            unread[one.machine, one.address] = min(one.first, unread.get((one.machine, one.address), one.first))
     seen = {place: _without_repeats(times) for place, times in seen.items()}
     found = _moved(seen, last, was_reported, ids)
     for place, since in _displaced(seen, found, last, was_reported):
@@ -199,15 +201,19 @@ def _displaced(
 
 
 def _added(
-    seen: Mapping[Place, Sequence[tuple[int, str]]], was_reported: Reported, unread: Container[tuple[str, str]]
+    seen: Mapping[Place, Sequence[tuple[int, str]]], was_reported: Reported, unread: Mapping[tuple[str, str], int]
 ) -> Iterable[tuple[Place, int]]:
-    """Yield GPUs that came into a machine that had reported others, with the time of their first report."""
+    """Yield GPUs that came into a machine that had reported others, with the time of their first report.
+
+    A GPU without a UUID in its slot, first reported at the time in `unread`, was the same one.
+    """
     earliest: dict[str, int] = {}
     for (machine, _), times in seen.items():
         earliest[machine] = min(times[0][0], earliest.get(machine, UNBOUNDED))
     for place, times in seen.items():
-        machine, first = place[0], times[0][0]
-        if first - RETURN_GAP_NS <= earliest[machine] or any((machine, address) in unread for _, address in times):
+        machine = place[0]
+        first = min([times[0][0], *(unread.get((machine, address), UNBOUNDED) for _, address in times)])
+        if first - RETURN_GAP_NS <= earliest[machine]:
             continue
         if not was_reported(place, 0, first - RETURN_GAP_NS):
             yield place, first

@@ -11,7 +11,6 @@ from gpufleet.fleet.usage.residence import (
     possibly_added,
     possibly_moved,
     possibly_replaced,
-    unread_slots,
 )
 from gpufleet.fleet.usage.stays import bounded_stays, with_indexed
 from gpufleet.fleet.usage.units import Place
@@ -136,12 +135,11 @@ def stays_of(
     known = {*stored, *(id_ for _, view in own for id_ in shared.get(view, ()))}
     others = {same for id_ in known for same in ids.of(id_)} - set(stored)
     every = {**stored, **store.latest_of(cluster, sorted(others))} if others else stored
-    unread = unread_slots(every)
     stays: dict[Place, tuple[Interval, ...]] = {}
     for side in _SOURCES:
         reported = last_reported(every, side)
         changed = {*possibly_moved(reported), *possibly_replaced(every, reported), *possibly_added(reported)}
         read = sorted({same for id_ in changed for same in ids.of(id_)})
         slots = store.slots(cluster, read) if read else ()
-        stays |= bounded_stays(slots, reported, PastReports(store, cluster, side).any_within, unread, ids)
+        stays |= bounded_stays(slots, reported, PastReports(store, cluster, side).any_within, ids)
     return complete_stays(store, cluster, every, stays)
