@@ -456,12 +456,14 @@ def stored_sample(
     values: Mapping[str, Value | Absent],
     age: float = 0.0,
     provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
+    receipt: float | None = None,
 ) -> StoredSample:
+    """Return a sample; `receipt` is its age by its receipt if that is another one than by its measurement."""
     at = AT - int(age * NANOS)
     sample = Sample(
         view=view, reader=reader, lane=Lane.FAST, measured_at=at, values=dict(values), provenance=provenance
     )
-    return StoredSample(sample=sample, received_at=at)
+    return StoredSample(sample=sample, received_at=at if receipt is None else AT - int(receipt * NANOS))
 
 
 def answered(*stored: StoredSample) -> tuple[AnswerDevice, ...]:
@@ -502,6 +504,28 @@ def test_uuid_from_the_reader_of_a_loss_ends_it() -> None:
         stored_sample(UUID_KNOWN, "nvml", {STATE: "ok", POWER: 300.0}),
     )
     assert [(one.uuid, one.readings[STATE].value) for one in found] == [(UUID_KNOWN.uuid, "ok")]
+
+
+@pytest.mark.parametrize(
+    ("present", "state", "earlier", "before"),
+    [(ADDRESS_ONLY, "lost", UUID_KNOWN, "ok"), (UUID_KNOWN, "ok", ADDRESS_ONLY, "lost")],
+)
+def test_backlog_does_not_change_the_state_of_a_slot(present: View, state: str, earlier: View, before: str) -> None:
+    (device,) = answered(
+        stored_sample(present, "nvml", {STATE: state}, age=10),
+        stored_sample(earlier, "nvml", {STATE: before}, age=90, receipt=0),
+    )
+    assert (device.uuid, device.readings[STATE].value) == (present.uuid, state)
+
+
+def test_uuid_whose_series_end_with_a_loss_under_the_address_is_lost() -> None:
+    ended: dict[str, Value | Absent] = {STATE: Absent(Reason.NO_DATA), POWER: Absent(Reason.NO_DATA)}
+    (device,) = answered(
+        stored_sample(UUID_KNOWN, "remote_write/gpufleet", ended, provenance=IMPORTED),
+        stored_sample(ADDRESS_ONLY, "remote_write/gpufleet", {STATE: "lost"}, provenance=IMPORTED),
+        stored_sample(UUID_KNOWN, "remote_write/dcgm-exporter", {POWER: 300.0}, provenance=IMPORTED),
+    )
+    assert (device.uuid, device.readings[STATE].value) == (UUID_KNOWN.uuid, "lost")
 
 
 def test_mig_device_has_the_present_key_of_its_gpu() -> None:

@@ -192,6 +192,17 @@ def test_gpu_lost_under_its_address_is_lost_under_its_uuid(world: World) -> None
     assert single_device(snap(world)).readings["gpu_state"].value == "ok"
 
 
+def test_slot_has_the_gpu_of_the_last_pass_after_the_clock_was_set_back(world: World) -> None:
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"}))
+    world.clock.advance(10.0)
+    world.clock.step(-3600.0)
+    lost = msgspec.structs.replace(gpu(0), uuid=None)
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, lost, {"gpu_state": "lost"}))
+    device = single_device(snap(world))
+    assert (device.key, device.readings["gpu_state"].value) == (lost.key, "lost")
+    assert device.readings["gpu_state"].measured_at == to_datetime(world.clock.now_ns())
+
+
 def test_address_of_a_device_is_that_of_any_reader(world: World) -> None:
     bare = msgspec.structs.replace(gpu(0), pci_address=None)
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, bare, {"gpu_power_watts": 700.0}))

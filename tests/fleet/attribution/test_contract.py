@@ -192,7 +192,7 @@ def test_device_bound_to_vfio_keeps_its_reason() -> None:
 
 def test_device_that_got_its_driver_is_counted_once() -> None:
     before = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0")
-    found = answer_for(bare_metal(), [FRESH[1], stored(gpu_sample(before, NOW), age=60)])
+    found = answer_for(bare_metal(), [FRESH[1], stored(gpu_sample(before, NOW - 60 * NANOS), age=60)])
     assert [device.uuid for device in found.devices] == ["GPU-1"]
 
 
@@ -206,7 +206,7 @@ def test_only_listed_devices_answer() -> None:
 
 
 PASSED_THROUGH = [
-    stored(gpu_sample(gpu_view(1), NOW), age=60),
+    stored(gpu_sample(gpu_view(1), NOW - 60 * NANOS), age=60),
     stored(
         gpu_sample(
             View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0"),

@@ -73,9 +73,10 @@ def of_another_gpu(samples: Sequence[Sample]) -> list[StoredSample]:
     """Return samples of a GPU that was in the slot of another one two hours ago."""
     view = next(one.view for one in samples if one.view is not None)
     other = msgspec.structs.replace(view, uuid="GPU-before")
+    ago = [one.measured_at - 7200 * NANOS for one in samples]
     return [
-        StoredSample(sample=msgspec.structs.replace(one, view=other), received_at=one.measured_at - 7200 * NANOS)
-        for one in samples
+        StoredSample(sample=msgspec.structs.replace(one, view=other, measured_at=at), received_at=at)
+        for one, at in zip(samples, ago, strict=True)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,6 +144,50 @@ def test_gpu_lost_under_its_address_is_not_reporting() -> None:
     freshness = Freshness(NOW, 90.0, ())
     assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, 0)
     assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, 0)
+
+
+def test_gpu_whose_series_end_with_a_loss_under_its_address_is_not_reporting() -> None:
+    address = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:1b:00.0")
+    named = msgspec.structs.replace(address, uuid="GPU-1")
+    rows: list[tuple[View, str, dict[str, Any]]] = [
+        (named, "exporter", {"gpu_state": Absent(Reason.NO_DATA)}),
+        (address, "exporter", {"gpu_state": "lost"}),
+        (named, "dcgm", {"gpu_power_watts": 100.0}),
+    ]
+    stored = [
+        StoredSample(
+            sample=Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=NOW, values=values), received_at=NOW
+        )
+        for view, reader, values in rows
+    ]
+    summaries = [
+        SampleSummary(
+            stored=msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, values={})),
+            has_totals="gpu_power_watts" in one.sample.values,
+            is_lost=True if one.sample.values.get("gpu_state") == "lost" else None,
+        )
+        for one in stored
+    ]
+    freshness = Freshness(NOW, 90.0, ())
+    assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, 0)
+    assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, 0)
+
+
+def test_values_decide_which_gpu_of_a_slot_is_in_a_row() -> None:
+    address = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:1b:00.0")
+    views = (address, msgspec.structs.replace(address, uuid="GPU-1"))
+    values: tuple[dict[str, Any], ...] = ({"gpu_state": "lost"}, {"gpu_temperature_celsius": 40.0})
+    stored = [
+        StoredSample(
+            sample=Sample(view=view, reader="exporter", lane=Lane.FAST, measured_at=NOW, values=found), received_at=NOW
+        )
+        for view, found in zip(views, values, strict=True)
+    ]
+    keys = [
+        [one.device.id for one in gpu_records(NODE, chosen, Freshness(NOW, 90.0, ()), lambda _, __: 0.0)]
+        for chosen in (stored, with_metrics(stored, NODE_METRICS))
+    ]
+    assert keys == [["c/m/gpu/GPU-1"]] * 2
 
 
 def test_imported_power_of_a_lost_gpu_is_in_no_row() -> None:

@@ -255,12 +255,23 @@ def _joined(views: Mapping[str, Mapping[ReaderLane, LaneSample]]) -> dict[str, _
     present: dict[str, str] = {}
     for keys in shared:
         of_slot = [one for key in keys for one in subjects.pop(key).lanes.values()]
-        unit = unit_in_slot([StoredSample(sample=one.sample, received_at=int(one.ended * NANOS)) for one in of_slot])
-        kept = {id(stored.sample) for stored in unit.samples}
-        lanes = {(one.sample.reader, one.sample.lane): one for one in of_slot if id(one.sample) in kept}
+        by_pass = [_by_monotonic_clock(one) for one in of_slot]
+        unit = unit_in_slot(by_pass)
+        kept = {id(stored) for stored in unit.samples}
+        lanes = {
+            (one.sample.reader, one.sample.lane): one
+            for one, stored in zip(of_slot, by_pass, strict=True)
+            if id(stored) in kept
+        }
         subjects[unit.view.key] = _JoinedDevice(unit.view, lanes)
         present |= dict.fromkeys(unit.keys, unit.view.key)
     return {key: _JoinedDevice(with_parent_key(view, present), lanes) for key, (view, lanes) in subjects.items()}
+
+
+def _by_monotonic_clock(newest: LaneSample) -> StoredSample:
+    """Return a sample with the end of its pass as its times: the system clock can be set between two passes."""
+    at = int(newest.ended * NANOS)
+    return StoredSample(sample=msgspec.structs.replace(newest.sample, measured_at=at), received_at=at)
 
 
 def _view(lanes: Mapping[ReaderLane, LaneSample]) -> View:

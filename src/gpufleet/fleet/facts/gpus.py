@@ -7,7 +7,7 @@ import numpy as np
 
 from gpufleet.fleet.devices import GpuListing, duplicate_gpus
 from gpufleet.fleet.facts.metrics import DEVICE_METRICS, DEVICE_TEXTS, GPU_ADDRESS, STATE
-from gpufleet.fleet.facts.newest import NETDATA_READER, NONE, MergedReadings, reason_of
+from gpufleet.fleet.facts.newest import NETDATA_READER, NONE, MergedReadings, reason_of, rows_with_readings
 from gpufleet.fleet.readings import MEASURING_LANES
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS, KeyReport, slot_keys
@@ -145,7 +145,11 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     is_netdata = np.array([name == NETDATA_READER for name in newest.readers], bool)[newest.reader[readings.rows]]
     is_current = readings.any_row(readings.usable & measuring)
     is_gone = _gone(machine, len(newest.machines), received, listed)
-    is_earlier = _shadowed(slot, stands, is_current, np.maximum(received, listed), kind == _UUID)
+    measured = np.maximum(
+        readings.newest_of(newest.measured_at, every),
+        listings.newest_of(newest.measured_at, np.ones(len(listings.rows), bool)),
+    )
+    is_earlier = _shadowed(slot, stands, is_current, measured, kind == _UUID)
     shadowed = is_earlier | is_gone
     bus_reason = np.where((listed > 0) & ~is_gone, listings.reasons(STATE), 0)
     return ClusterGpus(
@@ -201,23 +205,24 @@ def _units(
 ) -> tuple[Column, Column]:
     """Return the GPU that each row is about, and whether each GPU stands by the rule of `fleet.readings.unit_in_slot`.
 
-    `NONE` is a row about a former GPU of the slot under the key of the present one. Only slots that a reader knows by
-    the address too are judged: in others, each row is about its subject, and no GPU stands.
+    `NONE` is a row about a former GPU of the slot under the key of the present one. Only slots that readers other than
+    the PCI bus know by several keys are judged: in others, each row is about its subject, and no GPU stands.
     """
-    is_read, is_shared = np.zeros(len(keys), bool), np.zeros(len(keys), bool)
+    is_read = np.zeros(len(keys), bool)
     is_read[subject[~is_bus]] = True
-    is_shared[_shared(slot)] = True
-    slots = np.intersect1d(slot[is_shared & is_read & (kind == _PCI)], slot[is_shared & is_read & (kind == _UUID)])
+    shared = _shared(np.where(is_read & (kind != _INDEX), slot, NONE))
     found, stands = subject.copy(), np.zeros(len(keys), bool)
+    judged = np.flatnonzero(np.isin(slot[subject], slot[shared]) & (kind[subject] != _INDEX)) if len(shared) else shared
+    reads = dict(zip(judged.tolist(), rows_with_readings(newest, rows[judged]).tolist(), strict=True))
     of_slots: dict[int, list[int]] = {}
-    for at in np.flatnonzero(np.isin(slot[subject], slots)).tolist() if len(slots) else ():
+    for at in reads:
         of_slots.setdefault(int(slot[subject[at]]), []).append(at)
     for of_slot in of_slots.values():
         reports: dict[tuple[int, str], KeyReport] = {}
         for at in of_slot:
             gpu, row, reader = int(subject[at]), rows[at], newest.readers[newest.reader[rows[at]]]
-            received_at, measured_at = int(newest.received_at[row]), int(newest.measured_at[row])
-            report = KeyReport(keys[gpu], kind[gpu] == _UUID, reader, bool(is_bus[at]), received_at, measured_at)
+            order = int(newest.measured_at[row]), reads[at], int(newest.received_at[row])
+            report = KeyReport(keys[gpu], kind[gpu] == _UUID, reader, bool(is_bus[at]), *order)
             reports[gpu, reader] = max(report, reports.get((gpu, reader), report))
         standing = slot_keys(reports.values())
         place = next(gpu for gpu, _ in reports if keys[gpu] == standing.key)
@@ -242,15 +247,15 @@ def _gone(machine: Column, machines: int, received: Column, listed: Column) -> C
     return unread & unlisted
 
 
-def _shadowed(slot: Column, stands: Column, is_current: Column, received: Column, is_uuid: Column) -> Column:
+def _shadowed(slot: Column, stands: Column, is_current: Column, measured: Column, is_uuid: Column) -> Column:
     """Return whether each GPU is an earlier key, or an earlier GPU, of a slot.
 
     The key that `_units` chose stands. In other slots, a key with current readings stands; of several, or if none has
-    any, the newest; in a tie, the key with a UUID.
+    any, the one that was measured last; in a tie, the key with a UUID.
     """
     shadowed = np.zeros(len(slot), bool)
     shared = _shared(slot)
-    order = shared[np.lexsort((is_uuid[shared], received[shared], is_current[shared], stands[shared], slot[shared]))]
+    order = shared[np.lexsort((is_uuid[shared], measured[shared], is_current[shared], stands[shared], slot[shared]))]
     shadowed[order[:-1][slot[order[:-1]] == slot[order[1:]]]] = True
     return shadowed
 

@@ -61,6 +61,18 @@ def intervals(newest: NewestColumns) -> Column:
     return defaults if declared is None else np.where(np.isnan(declared), defaults, declared)
 
 
+def rows_with_readings(newest: NewestColumns, rows: Column) -> Column:
+    """Return whether each of these rows has a reading, as `fleet.readings.has_readings` does for all metrics."""
+    absences = [one for one, reasons in newest.absences.items() if set(reasons.values()) - {Reason.NO_DATA}]
+    texts = [one for one, of_set in newest.texts.items() if of_set]
+    found = np.zeros(len(rows), bool)
+    for column, sets in ((newest.absence_set, absences), (newest.info_set, texts)):
+        found |= np.isin(np.asarray(column)[rows].astype(np.uint64), np.array(sets, np.uint64))
+    for cells in newest.values.values():
+        found |= ~np.isnan(np.asarray(cells, np.float64)[rows])
+    return found
+
+
 def last_of(groups: Column, count: int, rows: Column) -> Column:
     """Return the last of these rows in each group, `NONE` for a group without any.
 

@@ -16,6 +16,8 @@ from gpufleet.fleet.readings import (
     device_samples,
     device_views,
     devices,
+    known_views,
+    shared_slots,
 )
 from gpufleet.hub.liveness.senders import SenderFreshness, answered_at
 from gpufleet.hub.liveness.states import complete_up_to, view_liveness
@@ -67,10 +69,11 @@ NODE_METRICS = frozenset({*NAME_METRICS, STATE, "gpu_utilization_ratio", "gpu_po
 def with_metrics(stored: Sequence[StoredSample], metrics: Collection[str]) -> tuple[StoredSample, ...]:
     """Return samples with the values of these metrics only, and none with dimensions.
 
-    A machine with a GPU that only its index identifies keeps all values: they decide which of its GPUs are shown.
+    A machine keeps all values if only its index identifies a GPU, or if a slot has several keys: the values decide
+    which of its GPUs are shown.
     """
-    views = (one.sample.view for one in stored)
-    if any(view is not None and view.kind is ViewKind.GPU and not view.named for view in views):
+    views = known_views(stored)
+    if any(view.kind is ViewKind.GPU and not view.named for view in views.values()) or shared_slots(views):
         return tuple(stored)
     return tuple(
         msgspec.structs.replace(
@@ -139,7 +142,8 @@ def _slot_of(device: AnswerDevice) -> str:
 
 def summary_devices(summaries: Sequence[SampleSummary]) -> dict[str, DeviceSamples]:
     """Return the samples of a machine's devices by key; see `device_samples`."""
-    return device_samples([one.stored for one in summaries])
+    with_readings = {id(one.stored) for one in summaries if one.has_totals or one.is_lost is not None}
+    return device_samples([one.stored for one in summaries], lambda stored: id(stored) in with_readings)
 
 
 def may_duplicate_gpus(views: Iterable[View]) -> bool:
