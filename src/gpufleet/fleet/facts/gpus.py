@@ -16,10 +16,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.stored.readings import NewestColumns
 from gpufleet.model.time import NANOS
-from gpufleet.model.view import Side, View, ViewKind
-
-PCI_KEY = f"{ViewKind.GPU}/pci/"
-"""Prefix of the view key of a GPU that is known by its PCI address."""
+from gpufleet.model.view import SLOT_PREFIX, Side, View, ViewKind
 
 INDEX_KEY = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
 """Prefix of the view key of a GPU that is identified only by its index."""
@@ -90,7 +87,7 @@ class GpuIndex:
         at = self._at.get(f"{machine}/{view}")
         if at is not None:
             return int(self._in_slot[at])
-        return self._by_address(machine, view.removeprefix(PCI_KEY)) if view.startswith(PCI_KEY) else None
+        return self._by_address(machine, view.removeprefix(SLOT_PREFIX)) if view.startswith(SLOT_PREFIX) else None
 
     def find_all(self, machines: Sequence[str], views: Sequence[str]) -> Column:
         """Return the positions of GPUs, `NONE` for unknown ones."""
@@ -190,7 +187,7 @@ def _slots(
         has_address = newest.address[rows] != NONE
         found[subject[has_address]] = newest.address[rows][has_address]
     for place in np.flatnonzero(kind == _PCI).tolist():
-        found[place] = addresses.setdefault(keys[place].removeprefix(PCI_KEY), len(addresses))
+        found[place] = addresses.setdefault(keys[place].removeprefix(SLOT_PREFIX), len(addresses))
     return np.where(found == NONE, NONE, machine * max(1, len(addresses)) + found), addresses
 
 
@@ -305,6 +302,6 @@ def _unnamed_duplicates(
 
 
 def _kind(key: str) -> int:
-    if not key.startswith((PCI_KEY, INDEX_KEY)):
+    if not key.startswith((SLOT_PREFIX, INDEX_KEY)):
         return _UUID
-    return _PCI if key.startswith(PCI_KEY) else _INDEX
+    return _PCI if key.startswith(SLOT_PREFIX) else _INDEX

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from gpufleet.model.stored.readings import EventCount, ViewColumns
+from gpufleet.model.view import SLOT_PREFIX
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX, INDEX_KEY_PREFIX
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
@@ -23,9 +24,8 @@ MAX_EVENT_COUNTS = 100_000
 MAX_EVENT_COUNTS_PER_MACHINE = 1_000
 """Maximum number of event counts of one machine, so that a machine with invented codes hides no other events."""
 
-_PCI_KEY_PREFIX = f"{GPU_KEY_PREFIX}pci/"
 
-_REPORTED = f"""startsWith(view, '{GPU_KEY_PREFIX}') AND NOT startsWith(view, '{_PCI_KEY_PREFIX}')
+_REPORTED = f"""startsWith(view, '{GPU_KEY_PREFIX}') AND NOT startsWith(view, '{SLOT_PREFIX}')
     AND NOT startsWith(view, '{INDEX_KEY_PREFIX}') AND known_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')"""
 
 _DUPLICATES = f"""
