@@ -4,12 +4,18 @@ import pytest
 
 from gpufleet.fleet.devices import GpuListing, duplicate_gpus
 from gpufleet.model.absence import Reason
+from gpufleet.model.reading import Reading
 
 LISTED = [GpuListing("n0", unnamed=True), GpuListing("n1", unnamed=True)]
 
 
 def bus(*why: Reason) -> list[GpuListing]:
     return [GpuListing(f"b{number}", unnamed=False, why=one) for number, one in enumerate(why)]
+
+
+def test_address_of_a_gpu_on_the_bus_is_no_value() -> None:
+    readings = {"gpu_pci_address": Reading(value="0000:41:00.0"), "gpu_power_watts": Reading(absent=Reason.NO_DRIVER)}
+    assert GpuListing.of("b0", named=True, readings=readings).why is Reason.NO_DRIVER
 
 
 def test_named_gpu_replaces_unnamed_gpus() -> None:

@@ -10,7 +10,7 @@ from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.reading import Reading
-from gpufleet.model.status import LANE_SECONDS
+from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES, ReaderStatus, lane_interval
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Scope, ViewKind
@@ -65,8 +65,8 @@ class GpuListing(NamedTuple):
     def of(cls, key: str, *, named: bool, readings: Mapping[str, Reading]) -> "GpuListing":
         """Return the listing of a GPU with these readings."""
         absent = None
-        for reading in readings.values():
-            if reading.absent is None:
+        for name, reading in readings.items():
+            if reading.absent is None and name != "gpu_pci_address":
                 return cls(key, not named)
             absent = absent or reading.absent
         return cls(key, not named, absent)
@@ -124,17 +124,18 @@ def is_gone(instance: Mapping[SourceKey, float], parent: Mapping[SourceKey, floa
     return any(parent.get(source, at) > at for source, at in instance.items())
 
 
-_PASS_NS, _OUTAGE_NS = (int(LANE_SECONDS[lane] * NANOS) for lane in (Lane.FAST, Lane.SLOW))
-"""Longest duration of a pass, and time without a pass after which a reader has stopped."""
+_PASS_NS, _LATE_NS = (int(LANE_SECONDS[lane] * NANOS) for lane in (Lane.FAST, Lane.SLOW))
+"""Longest time between two measurements of a pass, and between a measurement and the end of its pass."""
 
 
-def unlisted_keys(stored: Iterable[StoredSample]) -> frozenset[str]:
+def unlisted_keys(stored: Iterable[StoredSample], readers: Iterable[ReaderStatus] = ()) -> frozenset[str]:
     """Return the keys of the devices of a machine that the newest pass of no reader listed.
 
     A reader that has stopped lists none. Only the lane counts in which a device is read most often.
 
     Args:
         stored: the newest samples of each view, by reader and lane.
+        readers: status of the machine's readers. A pass that listed no device at all is known by its status only.
     """
     passes: dict[tuple[str, Lane], int] = {}
     by_key: dict[str, dict[tuple[str, Lane], int]] = {}
@@ -145,12 +146,19 @@ def unlisted_keys(stored: Iterable[StoredSample]) -> frozenset[str]:
         if sample.view is not None:
             of_key = by_key.setdefault(sample.view.key, {})
             of_key[source] = max(of_key.get(source, 0), sample.measured_at)
-    newest = max((at for of_key in by_key.values() for at in of_key.values()), default=0)
+    longest = LANE_SECONDS[Lane.SLOW]
+    for status in readers:
+        source = status.reader, status.lane
+        passes[source] = max(passes.get(source, 0), (status.last_success or 0) - _LATE_NS)
+        longest = max(longest, lane_interval(status) if status.lane is not Lane.STATIC else 0)
+    outage = int(MISSED_PASSES * longest * NANOS)
+    of_devices = {reader for of_key in by_key.values() for reader, _ in of_key}
+    newest = max((at for (reader, _), at in passes.items() if reader in of_devices), default=0)
 
     def is_listed(of_key: Mapping[tuple[str, Lane], int]) -> bool:
         fastest = min(LANE_SECONDS[lane] for _, lane in of_key)
         return any(
-            at + _PASS_NS >= passes[reader, lane] and at + _OUTAGE_NS >= newest
+            at + _PASS_NS >= passes[reader, lane] and at + outage >= newest
             for (reader, lane), at in of_key.items()
             if LANE_SECONDS[lane] == fastest
         )

@@ -22,6 +22,7 @@ from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
+from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import Side, View, ViewKind
@@ -59,6 +60,15 @@ def seen(uuid: str | None, address: str, age: int = 0, *, backlog: bool = False)
 def test_pci_address_is_bound_to_the_gpu_last_seen_there(stored: list[StoredSample], keys: tuple[str, ...]) -> None:
     devices = bind(allocation(devices=(FIRST,)).spec, MACHINE, stored).devices or {}
     assert devices.get(FIRST) == keys
+
+
+def test_slot_that_the_last_gpu_left_is_not_bound() -> None:
+    """No sample shows the later passes, in which the reader listed no GPU."""
+    status = ReaderStatus(reader="nvml", lane=Lane.FAST, state=ReaderState.OK, last_success=START)
+    spec, left = allocation(devices=(FIRST,)).spec, [seen("GPU-1", FIRST, 300)]
+    assert bind(spec, MACHINE, left, (status,)).devices == {}
+    hangs = msgspec.structs.replace(status, last_success=START - 290 * NANOS)
+    assert bind(spec, MACHINE, left, (hangs,)).devices == {FIRST: ("gpu/GPU-1",)}
 
 
 def test_uuid_is_bound_without_a_sample_and_an_unseen_address_is_not() -> None:

@@ -161,6 +161,16 @@ def test_gpu_is_there_since_the_first_report_of_its_slot_without_uuid(since: int
     assert found == ({("a", Y): [(begun, UNBOUNDED)]} if begun else {})
 
 
+def test_gpu_that_came_to_a_slot_of_a_lost_one_was_not_there_before() -> None:
+    slots = [
+        slot("a", X, HOUR),
+        slot("a", Y, 4 * HOUR, address=SLOTS[1]),
+        slot("a", Y, 6 * HOUR, address="0000:03:00.0"),
+    ]
+    slots.append(slot("a", "gpu/pci/0000:03:00.0", 2 * HOUR, address="0000:03:00.0"))
+    assert stays(slots, {("a", X): 9 * HOUR, ("a", Y): 9 * HOUR}) == {("a", Y): [(4 * HOUR, UNBOUNDED)]}
+
+
 def test_gpu_reported_before_its_slot_was_known_was_always_there() -> None:
     queried = []
 

@@ -25,6 +25,7 @@ from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
+from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import LATEST, to_datetime, to_ns
 from gpufleet.model.view import SLOT_PREFIX, Scope, Side, ViewKind, normalise_pci_address
@@ -81,8 +82,13 @@ def is_of_host(stored: StoredSample) -> bool:
     return stored.sample.provenance in HOST_SOURCES and (view is None or view.side is not Side.GUEST)
 
 
-def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSample]) -> Binding:
-    """Bind a spec to a machine and to the devices that its newest samples show.
+def bind(
+    spec: AllocationSpec,
+    machine: MachineRecord,
+    stored: Sequence[StoredSample],
+    readers: Sequence[ReaderStatus] = (),
+) -> Binding:
+    """Bind a spec to a machine and to the devices that its newest samples and the status of its readers show.
 
     A PCI address is bound to the GPU that was last seen there by its UUID. An address at which no driver read a UUID is
     bound to the slot, and one at which the newest passes list nothing stays unbound: the GPU that was there can be
@@ -92,7 +98,7 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
     if spec.devices is None:
         return Binding(machine=machine.id)
     own = [one for one in stored if is_of_host(one)]
-    views, unlisted = known_views(own), unlisted_keys(own)
+    views, unlisted = known_views(own), unlisted_keys(own, readers)
     seen = {view.pci_address for key, view in views.items() if key not in unlisted}
     occupants = last_occupants(own)
     devices: dict[str, tuple[str, ...]] = {}

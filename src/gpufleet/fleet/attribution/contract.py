@@ -163,7 +163,7 @@ def _host_answer(
         passes = [(one.sample.reader, one.sample.measured_at) for one in samples]
         passes += [(one.reader, one.last_attempt or 0) for one in readers]
         is_read = any(at >= since for reader, at in passes if reader not in _READ_NO_GPU)
-        samples = without_departed(samples, since, is_read_since=is_read)
+        samples = without_departed(samples, readers, since, is_read_since=is_read)
     clipped = [clip_to_allocation(one, begin, own_xids) for one in samples]
     own = clipped if whole_machine else [without_foreign_details(one) for one in clipped if not is_probe(one)]
     failed = failure_since(since, readers, whole_machine=whole_machine)

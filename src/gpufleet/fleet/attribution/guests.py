@@ -165,7 +165,7 @@ def _answer(
     every = [stored for stored in one.stored if is_inside(stored)]
     has_no_gpu = report.measured_at >= begin and (report.state != OK or report.gpus == 0)
     is_read = any(stored.sample.view is not None and stored.sample.measured_at >= begin for stored in every)
-    present = visibility.without_departed(every, begin, is_read_since=is_read or has_no_gpu)
+    present = visibility.without_departed(every, one.readers, begin, is_read_since=is_read or has_no_gpu)
     inside = [visibility.clip_to_allocation(stored, allocation.spec.valid_from) for stored in present]
     of_gpus = [stored for stored in inside if stored.sample.view is not None]
     found = tuple(

@@ -148,13 +148,16 @@ def _with_details(stored: StoredSample, keep: Callable[[Absent], bool]) -> Store
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=dims))
 
 
-def without_departed(stored: Sequence[StoredSample], begin: int, *, is_read_since: bool) -> list[StoredSample]:
+def without_departed(
+    stored: Sequence[StoredSample], readers: Sequence[ReaderStatus], begin: int, *, is_read_since: bool
+) -> list[StoredSample]:
     """Return the samples of a machine without those of devices that had left it before the allocation began.
 
     Such a device can be another tenant's by now. A lost GPU is still listed by its reader.
 
     Args:
         stored: the newest samples of each view of the machine, by reader and lane.
+        readers: of the machine.
         begin: nanoseconds since 1970.
         is_read_since: whether the GPUs of the machine were read since then. If not, those of the newest passes are
             shown.
@@ -165,7 +168,7 @@ def without_departed(stored: Sequence[StoredSample], begin: int, *, is_read_sinc
             key = one.sample.view.key
             newest[key] = max(newest.get(key, 0), one.sample.measured_at)
     earlier = {key for key, at in newest.items() if at < begin}
-    departed = earlier if is_read_since or not earlier else earlier & unlisted_keys(stored)
+    departed = earlier if is_read_since or not earlier else earlier & unlisted_keys(stored, readers)
     return [one for one in stored if one.sample.view is None or one.sample.view.key not in departed]
 
 

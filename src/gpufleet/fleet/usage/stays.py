@@ -211,8 +211,8 @@ def _added(
     for (machine, _), times in seen.items():
         earliest[machine] = min(times[0][0], earliest.get(machine, UNBOUNDED))
     for place, times in seen.items():
-        machine = place[0]
-        first = min([times[0][0], *(unread.get((machine, address), UNBOUNDED) for _, address in times)])
+        machine, (first, address) = place[0], times[0]
+        first = min(first, unread.get((machine, address), first))
         if first - RETURN_GAP_NS <= earliest[machine]:
             continue
         if not was_reported(place, 0, first - RETURN_GAP_NS):

@@ -192,8 +192,10 @@ class MachineLookup:
         machine = bindings.locate(spec, self.candidates(spec.target)).machine
         if machine is None:
             return None
-        stored = () if spec.devices is None else self._store.latest(machine.cluster, machine.id)
-        return bindings.bind(spec, machine, stored)
+        if spec.devices is None:
+            return bindings.bind(spec, machine, ())
+        of_machine = machine.cluster, machine.id
+        return bindings.bind(spec, machine, self._store.latest(*of_machine), self._store.readers(*of_machine))
 
     def named_since(self, name: str | None, id: str) -> int:  # noqa: A002 - the term of the domain
         """Return since when a machine has a host name, nanoseconds since 1970.
