@@ -351,11 +351,11 @@ def _with(sample: Sample, values: Values) -> Sample:
     return msgspec.structs.replace(sample, values={**sample.values, **plain}, dims=(*sample.dims, *dims))
 
 
-def imported(samples: Sequence[Sample], values: Values = NO_VALUES) -> list[StoredSample]:
+def imported(samples: Sequence[Sample], values: Values = NO_VALUES, reader: str = "exporter") -> list[StoredSample]:
     """Return the samples as an exporter on the machine reports them now, with the values of `values`."""
     return [
         StoredSample(
-            sample=msgspec.structs.replace(_with(one, values), reader="exporter", provenance=Provenance.IMPORTED),
+            sample=msgspec.structs.replace(_with(one, values), reader=reader, provenance=Provenance.IMPORTED),
             received_at=one.measured_at,
         )
         for one in samples

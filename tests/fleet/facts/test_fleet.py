@@ -302,6 +302,21 @@ def test_values_that_an_exporter_repeats_prove_nothing_after_a_failure(state: Va
     assert np.isnan(world.device("lost"))
 
 
+@pytest.mark.parametrize(("reader", "lost"), [("otlp", np.nan), ("remote_write/gpufleet", np.nan), ("exporter", 0.0)])
+def test_readings_that_an_agent_pushes_without_a_state_prove_nothing(reader: str, lost: float) -> None:
+    """Its reader of the state measured at another time."""
+    world = healthy_world()
+
+    def pushed(samples: Sequence[Sample]) -> list[StoredSample]:
+        (one,) = [one for one in samples if one.lane is Lane.FAST]
+        values: dict[str, Value | Absent] = dict.fromkeys(CORE_READINGS, 100.0)
+        return imported([msgspec.structs.replace(one, values=values)], reader=reader)
+
+    world.judge(Fault(is_gone=True, extra=pushed))
+    assert world.device("power_watts") == 100
+    np.testing.assert_equal(world.device("lost"), lost)
+
+
 def test_gpu_that_only_netdata_repeats_is_not_the_drivers() -> None:
     world = healthy_world()
 

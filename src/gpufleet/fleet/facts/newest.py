@@ -25,11 +25,15 @@ NONE = -1
 NETDATA_READER = "netdata"
 """Name of the reader of the operator's Netdata, which can repeat the values of GPUs that the driver no longer lists."""
 
+_AGENT_IMPORTS = frozenset({"gpufleet", "otlp"})
+"""Last parts of the names of readers that import from agents."""
+
 _NUMBER_OF = {reason: number for number, reason in enumerate(Reason, 1)}
 """Reason to its number in a column; 0 is no absence."""
 
 _STALE, _GPU_LOST = _NUMBER_OF[Reason.STALE], _NUMBER_OF[Reason.GPU_LOST]
 _LOST_STATE, _OK_STATE = CATALOGUE[STATE].states.index(LOST), CATALOGUE[STATE].states.index(OK)
+_STATE_LANE = CATALOGUE[STATE].lane
 _SEVERITIES = np.array([-WORST_FIRST.index(state) for state in CATALOGUE[STATE].states])
 """Severity of each state by its stored number; higher is worse."""
 
@@ -212,15 +216,20 @@ class MergedReadings:
         return self.any_row(found & self._counts)
 
     def may_have_failed(self) -> Column:
-        """Return whether each subject has a row, current or not, whose state is not `ok` or is not known any more."""
-        column, numbers = self._newest.values.get(STATE), self._absences.numbers(STATE)
-        found = np.zeros(len(self.rows), bool)
-        if column is not None:
-            cells = np.asarray(column, np.float64)[self.rows]
-            found |= ~np.isnan(cells) & (cells != _OK_STATE)
+        """Return whether each subject has a row, current or not, whose state is not `ok` or is not known any more.
+
+        So has one that an agent pushes without a state: its other readers measured at another time.
+        """
+        newest, rows = self._newest, self.rows
+        column, numbers = newest.values.get(STATE), self._absences.numbers(STATE)
+        cells = np.full(len(rows), np.nan) if column is None else np.asarray(column, np.float64)[rows]
+        found = ~np.isnan(cells) & (cells != _OK_STATE)
         if numbers is not None:
             found |= numbers == _STALE
-        return self.any_row(found)
+        of_agent = np.array([name.rpartition("/")[2] in _AGENT_IMPORTS for name in newest.readers], bool)
+        in_lane = np.array([name == _STATE_LANE for name in newest.lanes], bool)
+        is_pushed = np.asarray(newest.imported, bool)[rows] & of_agent[newest.reader[rows]] & in_lane[newest.lane[rows]]
+        return self.any_row(found | (is_pushed & self.usable & np.isnan(cells)))
 
     def any_row(self, chosen: Column) -> Column:
         """Return whether each subject has one of the chosen rows (a flag for each of `rows`)."""
