@@ -127,7 +127,7 @@ class RowCache:
                     near[subject] = _InstantIndex(self._merge_window, kept)
                 at = near[subject].of(at)
             before = new.get(at) or kept.get(at)
-            if before is None and _ends_failure(part, {**kept, **new}):
+            if before is None and is_end_of_series(part) and _has_failed(at, {**kept, **new}):
                 continue
             if before is not None and at != part.measured_at and _contradicts(before, part):
                 at, before = part.measured_at, None  # another measurement, not a part of that row
@@ -296,12 +296,10 @@ def subject_of(machine: Machine, sample: Sample) -> Subject:
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
 
 
-def _ends_failure(part: Sample, rows: Mapping[int, Sample]) -> bool:
-    """Return whether a part only ends the series of a GPU whose preceding row has a state other than `ok`."""
-    if not is_end_of_series(part):
-        return False
-    at = max((one for one in rows if one < part.measured_at), default=None)
-    state = None if at is None else rows[at].values.get(STATE)
+def _has_failed(at: int, rows: Mapping[int, Sample]) -> bool:
+    """Return whether the newest row before an instant has a state other than `ok`."""
+    newest = max((one for one in rows if one < at), default=None)
+    state = None if newest is None else rows[newest].values.get(STATE)
     return isinstance(state, str) and state != OK
 
 
