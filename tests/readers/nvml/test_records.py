@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.board import drop_fabric_defaults, drop_rack_defaults, drop_zero_identities
+from gpufleet.fleet.board import (
+    drop_activity_without_memory,
+    drop_defaults_of_guest,
+    drop_empty_protected_memory,
+    drop_fabric_defaults,
+    drop_place_defaults,
+    in_mig_mode,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
@@ -101,10 +108,13 @@ def one_by_one(record: GpuPassRecord, lane: Lane) -> dict[str, Value | Absent]:
         for row, metric in rows
         if not metric.dims and metric.role is None
     }
-    drop_rack_defaults(values)
-    drop_zero_identities(values)
+    drop_place_defaults(values, values.get("gpu_name"))
     drop_fabric_defaults(values, ())
-    return values
+    drop_activity_without_memory(values)
+    drop_empty_protected_memory(values)
+    if modes.guest:
+        drop_defaults_of_guest(values, ())
+    return {name: in_mig_mode(name, value) for name, value in values.items()} if modes.mig else values
 
 
 def test_malformed_link_states_are_an_invalid_value() -> None:
