@@ -356,8 +356,13 @@ def test_zero_counts_without_a_mode_are_no_values_if_modes_are_listed() -> None:
     assert without_mode(rows, T0 + NANOS, gpu=2, reader=LISTING) == [0, 0]  # a total: the mode was not selected
 
 
-@pytest.mark.parametrize(("state", "is_written"), [("lost", False), ("ok", True), (None, True)])
-def test_end_of_the_series_of_a_failed_gpu_does_not_hide_its_state(state: str | None, is_written: bool) -> None:
+@pytest.mark.parametrize(
+    ("state", "is_written"),
+    [("lost", False), (Absent(Reason.STALE), False), (Absent(Reason.NOT_REPORTED), True), ("ok", True), (None, True)],
+)
+def test_end_of_the_series_of_a_failed_gpu_does_not_hide_its_state(
+    state: Value | Absent | None, is_written: bool
+) -> None:
     rows = RowCache()
     values: dict[str, Value | Absent] = {"gpu_power_watts": 300.0} if state is None else {"gpu_state": state}
     rows.keep(NODE, rows.merge(NODE, [sample(0, T0, values)]), 0.0)

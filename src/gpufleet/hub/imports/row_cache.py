@@ -14,7 +14,7 @@ from gpufleet.dialects.sample_builder import SERIES_ENDED, STATE, is_end_of_seri
 from gpufleet.fleet.board import may_have_defaults
 from gpufleet.fleet.ecc import board_of, has_ecc_counts
 from gpufleet.hub.imports.judgement import Device, Readings, RowJudge, judging_readings
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.device_state import OK
 from gpufleet.model.machine import Machine
@@ -297,10 +297,10 @@ def subject_of(machine: Machine, sample: Sample) -> Subject:
 
 
 def _has_failed(at: int, rows: Mapping[int, Sample]) -> bool:
-    """Return whether the newest row before an instant has a state other than `ok`."""
+    """Return whether the newest row before an instant has a state other than `ok`, or one that became `stale`."""
     newest = max((one for one in rows if one < at), default=None)
     state = None if newest is None else rows[newest].values.get(STATE)
-    return isinstance(state, str) and state != OK
+    return state.reason is Reason.STALE if isinstance(state, Absent) else state is not None and state != OK
 
 
 def _repeats_previous(part: Sample, rows: Mapping[int, Sample]) -> bool:
