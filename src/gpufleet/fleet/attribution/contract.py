@@ -155,7 +155,7 @@ def _host_answer(
 ) -> AllocationAnswer:
     freshness = Freshness(now, stale_after_seconds, readers)
     samples, source = host_samples(stored, freshness)
-    binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
+    binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored, readers)
     begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
     since = 0 if begin is None else to_ns(begin)
     whole_machine = allocation.spec.devices is None
