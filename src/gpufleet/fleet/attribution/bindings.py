@@ -12,7 +12,7 @@ common.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
@@ -87,6 +87,7 @@ def bind(
     machine: MachineRecord,
     stored: Sequence[StoredSample],
     readers: Sequence[ReaderStatus] = (),
+    left: Container[str] = (),
 ) -> Binding:
     """Bind a spec to a machine and to the devices that its newest samples and the status of its readers show.
 
@@ -94,13 +95,20 @@ def bind(
     bound to the slot, and one at which the newest passes list nothing stays unbound: the GPU that was there can be
     another tenant's elsewhere. The GPU of a MIG device is known once the device was seen, or by a name such as
     `MIG-GPU-<UUID>/1/0`.
+
+    Args:
+        spec: of a bare-metal allocation.
+        machine: that its target names.
+        stored: newest samples of the machine.
+        readers: of the machine.
+        left: keys of GPUs that another machine reported since.
     """
     if spec.devices is None:
         return Binding(machine=machine.id)
     own = [one for one in stored if is_of_host(one)]
     views, unlisted = known_views(own), unlisted_keys(own, readers)
-    seen = {view.pci_address for key, view in views.items() if key not in unlisted}
-    occupants = last_occupants(own)
+    seen = {view.pci_address for key, view in views.items() if key not in unlisted and key not in left}
+    occupants = last_occupants([one for one in own if one.sample.view is not None and one.sample.view.key not in left])
     devices: dict[str, tuple[str, ...]] = {}
     for name in spec.devices:
         address = pci_address(name)

@@ -36,6 +36,7 @@ from gpufleet.model.kubernetes import ClusterNode
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
 from gpufleet.model.stored.ledger import SucceededMachine
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports.clock import Clock
@@ -195,7 +196,19 @@ class MachineLookup:
         if spec.devices is None:
             return bindings.bind(spec, machine, ())
         of_machine = machine.cluster, machine.id
-        return bindings.bind(spec, machine, self._store.latest(*of_machine), self._store.readers(*of_machine))
+        stored, readers = self._store.latest(*of_machine), self._store.readers(*of_machine)
+        addresses = {bindings.pci_address(name) for name in spec.devices}
+        occupants = bindings.last_occupants([one for one in stored if bindings.is_of_host(one)])
+        left = {
+            key for address, key in occupants.items() if address in addresses and self._has_left(machine, stored, key)
+        }
+        return bindings.bind(spec, machine, stored, readers, left)
+
+    def _has_left(self, machine: MachineRecord, stored: Sequence[StoredSample], key: str) -> bool:
+        """Return whether another machine reported a GPU later than this one; `stored` are this one's newest samples."""
+        others = [id_ for id_ in self._store.reporters_of_view(machine.cluster, key) if id_ != machine.id]
+        elsewhere = self._store.latest_of(machine.cluster, others) if others else {}
+        return any(_last_of(samples, key) > _last_of(stored, key) for samples in elsewhere.values())
 
     def named_since(self, name: str | None, id: str) -> int:  # noqa: A002 - the term of the domain
         """Return since when a machine has a host name, nanoseconds since 1970.
@@ -396,3 +409,9 @@ class QueryExecutor:
     async def run(self, query: Callable[[], T]) -> T:
         """Return the result of a query."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, query)
+
+
+def _last_of(stored: Iterable[StoredSample], key: str) -> int:
+    """Return when a machine itself last reported a view, nanoseconds since 1970; 0 if it never did."""
+    own = (one.sample for one in stored if bindings.is_of_host(one))
+    return max((one.measured_at for one in own if one.view is not None and one.view.key == key), default=0)
