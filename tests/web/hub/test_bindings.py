@@ -777,8 +777,7 @@ async def test_listed_address_is_not_that_of_a_gpu_on_another_machine(fleet: Fle
     *_, bound = (await fleet.site.request("/v1/allocations/a"))[1]["bindings"]
     assert bound["devices"] == ({} if is_off else {address: [f"gpu/pci/{address}"]})
     await fleet.report(SEVEN, 200.0, 20, gpu("GPU-y", address))
-    rival = {"devices": ["GPU-y"], "valid_from": fleet.time(20)}
-    assert (await fleet.put("c", "charlie", "gpu-7", **rival))[0] == 409
+    assert (await fleet.put("c", "charlie", "gpu-7", devices=["GPU-y"], valid_from=fleet.time(20)))[0] == 409
     assert await fleet.powers("a") == {200.0}
 
 
