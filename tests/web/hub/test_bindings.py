@@ -770,15 +770,25 @@ async def test_listed_address_is_not_that_of_a_gpu_on_another_machine(fleet: Fle
     """No driver reads the next card yet, or the machine is off since."""
     address = "0000:01:00.0"
     await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", address))
-    await fleet.report(NINE, 101.0, 3, gpu("GPU-x", "0000:09:00.0"))
+    await fleet.report(NINE, 101.0, 12, gpu("GPU-x", "0000:09:00.0"))
     if not is_off:
-        await fleet.site.post(fleet.body(SEVEN, 5, {UNREAD: 0.0}, {}))
-    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(6), devices=[address]))[0] == 201
+        await fleet.site.post(fleet.body(SEVEN, 13, {UNREAD: 0.0}, {}))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(14), devices=[address]))[0] == 201
     *_, bound = (await fleet.site.request("/v1/allocations/a"))[1]["bindings"]
     assert bound["devices"] == ({} if is_off else {address: [f"gpu/pci/{address}"]})
     await fleet.report(SEVEN, 200.0, 20, gpu("GPU-y", address))
     assert (await fleet.put("c", "charlie", "gpu-7", devices=["GPU-y"], valid_from=fleet.time(20)))[0] == 409
     assert await fleet.powers("a") == {200.0}
+
+
+async def test_listed_address_is_that_of_a_gpu_that_another_machine_reports_too(fleet: Fleet) -> None:
+    """An exporter writes under another name of the node."""
+    address = "0000:01:00.0"
+    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", address))
+    await fleet.report(NINE, 101.0, 2, gpu("GPU-x", address))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[address]))[0] == 201
+    *_, bound = (await fleet.site.request("/v1/allocations/a"))[1]["bindings"]
+    assert bound["devices"] == {address: ["gpu/GPU-x"]}
 
 
 async def test_vacant_address_means_the_gpu_since_it_came_there(fleet: Fleet) -> None:

@@ -19,6 +19,8 @@ from gpufleet.fleet.attribution.holding_intervals import (
     held_intervals,
 )
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, known_until, may_overlap
+from gpufleet.fleet.devices import unlisted_keys
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS
 from gpufleet.hub.query.holding_reads import HoldingReads, SharedReads
 from gpufleet.hub.query.names import is_name, similar_names, suggestion_text
 from gpufleet.model.allocation import (
@@ -197,18 +199,28 @@ class MachineLookup:
             return bindings.bind(spec, machine, ())
         of_machine = machine.cluster, machine.id
         stored, readers = self._store.latest(*of_machine), self._store.readers(*of_machine)
+        own = [one for one in stored if bindings.is_of_host(one)]
         addresses = {bindings.pci_address(name) for name in spec.devices}
-        occupants = bindings.last_occupants([one for one in stored if bindings.is_of_host(one)])
-        left = {
-            key for address, key in occupants.items() if address in addresses and self._has_left(machine, stored, key)
-        }
+        occupants = {key for address, key in bindings.last_occupants(own).items() if address in addresses}
+        unlisted = unlisted_keys(own, readers)
+        left = {key for key in occupants if self._has_left(machine, own, key, is_listed=key not in unlisted)}
         return bindings.bind(spec, machine, stored, readers, left)
 
-    def _has_left(self, machine: MachineRecord, stored: Sequence[StoredSample], key: str) -> bool:
-        """Return whether another machine reported a GPU later than this one; `stored` are this one's newest samples."""
+    def _has_left(self, machine: MachineRecord, own: Sequence[StoredSample], key: str, *, is_listed: bool) -> bool:
+        """Return whether another machine reported a GPU later than this one.
+
+        While this one lists it, the other may be the same machine under another name, or have another clock.
+
+        Args:
+            machine: the machine.
+            own: its newest samples of itself and its devices.
+            key: of the GPU.
+            is_listed: whether the newest pass of a reader of the machine listed it.
+        """
+        last = _last_of(own, key) + (MAX_CLOCK_SKEW_NS if is_listed else 0)
         others = [id_ for id_ in self._store.reporters_of_view(machine.cluster, key) if id_ != machine.id]
         elsewhere = self._store.latest_of(machine.cluster, others) if others else {}
-        return any(_last_of(samples, key) > _last_of(stored, key) for samples in elsewhere.values())
+        return any(_last_of(filter(bindings.is_of_host, found), key) > last for found in elsewhere.values())
 
     def named_since(self, name: str | None, id: str) -> int:  # noqa: A002 - the term of the domain
         """Return since when a machine has a host name, nanoseconds since 1970.
@@ -412,6 +424,6 @@ class QueryExecutor:
 
 
 def _last_of(stored: Iterable[StoredSample], key: str) -> int:
-    """Return when a machine itself last reported a view, nanoseconds since 1970; 0 if it never did."""
-    own = (one.sample for one in stored if bindings.is_of_host(one))
-    return max((one.measured_at for one in own if one.view is not None and one.view.key == key), default=0)
+    """Return when a view was last measured, nanoseconds since 1970; 0 if it never was."""
+    views = ((one.sample.view, one.sample.measured_at) for one in stored)
+    return max((at for view, at in views if view is not None and view.key == key), default=0)
