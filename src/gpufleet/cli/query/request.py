@@ -12,7 +12,7 @@ from gpufleet.cli.output import print_tables, repeat, write_json
 from gpufleet.cli.table import Layout, TextTable
 from gpufleet.model.liveness import State
 from gpufleet.web import client
-from gpufleet.web.client import TIMEOUT_SECONDS, with_query
+from gpufleet.web.client import with_query
 
 T = TypeVar("T")
 
@@ -32,6 +32,9 @@ DeviceFilter = Annotated[
 ]
 
 LIVENESS_STATES = tuple(one.value for one in State)
+
+SECONDS = 60.0
+"""Timeout of a query: the time limit of a statement of the store. Those of `query sql` are limited to less."""
 
 SMALL_ANSWER = 100_000
 """Bytes up to which an answer is checked for being empty."""
@@ -75,7 +78,7 @@ def query_and_print(
     as_json: bool = False,
     watch: str | None = None,
     *,
-    timeout_seconds: float = TIMEOUT_SECONDS,
+    timeout_seconds: float = SECONDS,
 ) -> None:
     """Query a hub and print the answer as JSON or tables; `query` is called before each request if it is a function."""
 

@@ -12,11 +12,9 @@ from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption, Wide
 from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.query.cells import Parts
+from gpufleet.cli.query.request import SECONDS
 from gpufleet.cli.table import Layout, TextColumn, TextTable
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
-
-SECONDS = 60.0
-"""Timeout of a request. A statement may wait for others; each takes at most a quarter of this time."""
 
 
 class SqlFormat(enum.StrEnum):
