@@ -165,13 +165,14 @@ class MemoryStore:
             for one in self._samples(cluster, machine)
             if one.sample.view is not None
         }
-        found: dict[tuple[str, str, str], list[int]] = {}
-        for _, machine, key, at_slot, at in changes:
+        found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+        for _, machine, key, at_slot, at, before in changes:
             if view in (None, key) and address in (None, at_slot):
-                found.setdefault((machine, key, at_slot), []).append(at)
+                found.setdefault((machine, key, at_slot), []).append((at, before))
         return tuple(
-            StoredSlot(cluster=cluster, machine=machine, view=key, address=at_slot, first=min(times),
-                       newest=max(times), last_seen=seen[machine, key], begun=tuple(sorted(times)))
+            StoredSlot(cluster=cluster, machine=machine, view=key, address=at_slot, first=min(times)[0],
+                       newest=max(times)[0], last_seen=seen[machine, key], begun=tuple(sorted(at for at, _ in times)),
+                       pauses=tuple(sorted((b, at) for at, b in times if b and at - b > RETURN_GAP_NS)))
             for (machine, key, at_slot), times in sorted(found.items())
         )  # fmt: skip
 
@@ -179,7 +180,7 @@ class MemoryStore:
         found: list[StoredChange] = []
         places: dict[str, tuple[str, ...]] = {}
         tenants: dict[tuple[str, ...], str] = {}
-        for cluster, machine, key, address, at in sorted(self._slot_changes(), key=lambda one: (one[4], one)):
+        for cluster, machine, key, address, at, _ in sorted(self._slot_changes(), key=lambda one: (one[4], one)):
             place = (cluster, machine, address)
             pairs: list[tuple[ChangeKind, tuple[str, ...] | None, tuple[str, ...]]] = [
                 (ChangeKind.MOVED, places.get(key), place),
@@ -225,9 +226,12 @@ class MemoryStore:
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         return ()
 
-    def _slot_changes(self) -> list[tuple[str, str, str, str, int]]:
-        """Return cluster, machine, view, slot and time of every change of a GPU's slot, and of its returns."""
-        changes: list[tuple[str, str, str, str, int]] = []
+    def _slot_changes(self) -> list[tuple[str, str, str, str, int, int]]:
+        """Return cluster, machine, view, slot and time of every change of a GPU's slot, and of its returns.
+
+        The last number is the time of the report before.
+        """
+        changes: list[tuple[str, str, str, str, int, int]] = []
         newest: dict[tuple[str, str, str], tuple[str, int]] = {}
         for cluster, machine in sorted(self._by_machine):
             for one in self._samples(cluster, machine):
@@ -237,7 +241,7 @@ class MemoryStore:
                 place, at = (cluster, machine, one.sample.view.key), one.sample.measured_at
                 before, seen = newest.get(place, ("", 0))
                 if before != address or at - seen > RETURN_GAP_NS:
-                    changes.append((*place, address, at))
+                    changes.append((*place, address, at, seen))
                 newest[place] = address, max(at, seen)
         return changes
 

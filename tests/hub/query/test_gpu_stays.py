@@ -1,7 +1,12 @@
 """Stays of GPUs of a machine with two ids: "s" of its agent, and "e" of its exporter before the agent's return."""
 
+from collections.abc import Mapping
+
+import pytest
+
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.hub.query.gpu_stays import stays_of
+from gpufleet.model.reading import Value
 from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -13,6 +18,7 @@ T0 = 1_800_000_000 * NANOS
 HOUR = 3600 * NANOS
 IDS = MachineIds([SucceededMachine("c", machine="e", successor="s", last_seen=1, was_reported=True)])
 A, B = "0000:01:00.0", "0000:02:00.0"
+POWER = {"gpu_power_watts": 1.0}
 
 Report = tuple[str, int, str, str]
 """Id of the machine, hour, UUID and slot."""
@@ -28,10 +34,14 @@ def stored(*reports: Report) -> MemoryStore:
     return store
 
 
-def hours(store: MemoryStore, id_: str, uuid: str) -> list[tuple[float, float]] | None:
+def hours(
+    store: MemoryStore, id_: str, uuid: str, now: int = 40, within: tuple[int, int] = (-1, 100)
+) -> list[tuple[float, float]] | None:
     """Return the bounded stays of a GPU, in hours; None if it was always there."""
-    stays = stays_of(store, "c", store.latest_of("c", ["s", "e"]), IDS).get((id_, f"gpu/{uuid}"))
-    return None if stays is None else [((a - T0) / HOUR, (b - T0) / HOUR) for a, b in stays]
+    span = T0 + within[0] * HOUR, T0 + within[1] * HOUR
+    stays = stays_of(store, "c", store.latest_of("c", ["s", "e"]), IDS, span, T0 + now * HOUR)
+    found = stays.get((id_, f"gpu/{uuid}"))
+    return None if found is None else [(max((a - T0) / HOUR, -1), min((b - T0) / HOUR, 100)) for a, b in found]
 
 
 def test_gpu_of_one_id_displaces_none_of_the_other() -> None:
@@ -49,7 +59,10 @@ def test_replacement_counts_under_the_id_that_reported_both() -> None:
 def test_gpu_that_comes_back_under_another_id_came_then() -> None:
     """GPU-0 was away for repair, and GPU-2 was in its slot."""
     before = [("s", 0, "GPU-0", A), ("s", 0, "GPU-1", B), ("s", 2, "GPU-2", A)]
-    store = stored(*before, ("e", 12, "GPU-1", B), ("e", 20, "GPU-0", A), ("s", 30, "GPU-0", A), ("s", 30, "GPU-1", B))
+    both = [
+        (id_, hour, uuid, slot) for id_, hour in (("e", 20), ("s", 30)) for uuid, slot in (("GPU-0", A), ("GPU-1", B))
+    ]
+    store = stored(*before, ("e", 12, "GPU-1", B), *both)
     assert [start for start, _ in hours(store, "e", "GPU-0") or ()] == [20]
     assert hours(store, "e", "GPU-1") is None
 
@@ -57,3 +70,42 @@ def test_gpu_that_comes_back_under_another_id_came_then() -> None:
 def test_gpu_that_both_ids_reported_never_moved() -> None:
     store = stored(("s", 0, "GPU-0", A), ("s", 0, "GPU-1", B), ("e", 10, "GPU-0", A), ("s", 30, "GPU-0", A))
     assert (hours(store, "s", "GPU-0"), hours(store, "e", "GPU-0")) == (None, None)
+
+
+def every_hour(*with_first: int, last: int = 10, values: Mapping[str, Value] = POWER) -> MemoryStore:
+    """Return a store with hourly reports of GPU-1, and with those of GPU-0 in these hours."""
+    store = MemoryStore()
+    for seq in range(last + 1):
+        at = T0 + seq * HOUR
+        gpus = [("GPU-1", B, POWER), *([("GPU-0", A, values if seq else POWER)] if seq in with_first else [])]
+        samples = [
+            gpu_sample(
+                View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, pci_address=slot), at, **of, gpu_pci_address=slot
+            )
+            for uuid, slot, of in gpus
+        ]
+        store.write([accept("c", "s", samples, received_at=at, sent_at=at, seq=seq)], str(seq))
+    return store
+
+
+def test_removed_gpu_was_there_until_the_end_of_an_hour_without_it() -> None:
+    store = every_hour(0, 1, 2)
+    assert hours(store, "s", "GPU-0", now=3) is None
+    assert hours(store, "s", "GPU-0", now=4) == [(-1, 4)]
+    assert hours(store, "s", "GPU-1") is None
+
+
+def test_return_of_a_gpu_does_not_change_when_it_left() -> None:
+    assert hours(every_hour(0, 1, 2, 8, 9, 10), "s", "GPU-0") == [(-1, 4), (8, 100)]
+    assert hours(every_hour(0, 1, 2, 4, 5, 6, 7, 8, 9, 10), "s", "GPU-0") == [(-1, 4), (4, 100)]
+
+
+@pytest.mark.parametrize(("within", "stays"), [((-1, 2), None), ((3, 5), [(-1, 4), (8, 100)]), ((8, 9), None)])
+def test_only_absences_of_an_interval_are_searched(
+    within: tuple[int, int], stays: list[tuple[float, float]] | None
+) -> None:
+    assert hours(every_hour(0, 1, 2, 8, 9, 10), "s", "GPU-0", within=within) == stays
+
+
+def test_lost_gpu_is_there() -> None:
+    assert hours(every_hour(*range(11), values={"gpu_state": "lost"}), "s", "GPU-0") is None

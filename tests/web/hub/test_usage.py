@@ -441,6 +441,38 @@ async def test_replaced_gpu_of_a_machine_is_held_once(site: Site) -> None:
     assert (await hours(site))["node-b"] == (24.0, 24.0)
 
 
+@pytest.mark.parametrize("hours_of_slot", [(), (14, 16)])
+async def test_removed_gpu_is_not_in_later_allocations(site: Site, hours_of_slot: tuple[int, ...]) -> None:
+    """GPU-1 is reported until 8:00, and again from 18:00 on, and its slot at some hours in between: bound to vfio."""
+
+    async def post(seq: int, hour: int) -> None:
+        at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+        gpus = [
+            msgspec.structs.replace(gpu_view(gpu), pci_address=f"0000:0{gpu}:00.0")
+            for gpu in (0, 1)
+            if gpu == 0 or hour <= 8 or hour >= 18
+        ]
+        samples = [gpu_sample(one, at, gpu_power_watts=1.0, gpu_pci_address=one.pci_address) for one in gpus]
+        if hour in hours_of_slot:
+            slot = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=SLOT)
+            samples.append(gpu_sample(slot, at, gpu_pci_address=SLOT))
+        machine = Machine(name="node-a", machine_id="a" * 32)
+        await site.post(body(seq, at, sender="node-a", machine=machine, samples=tuple(samples)))
+
+    for seq, hour in enumerate(range(6, 18, 2), start=1):
+        await post(seq, hour)
+    times = ("2026-03-01T00:00:00Z", "2026-03-01T12:00:00Z", "2026-03-02T00:00:00Z")
+    for name, start, end in (("first", *times[:2]), ("second", *times[1:])):
+        given = {**spec("node-a", tenant=name), "valid_from": start, "valid_to": end}
+        await site.request(f"/v1/allocations/{name}", "PUT", given)
+    of_slot = 24 - 14 if hours_of_slot else 0
+    # The first hour of reports without GPU-1 is that from 10:00 to 11:00.
+    assert {name: held for name, (held, _) in (await hours(site)).items()} == {"first": 12 + 11, "second": 12 + of_slot}
+    await post(9, 18)
+    held = {name: held for name, (held, _) in (await hours(site)).items()}
+    assert held == {"first": 12 + 11, "second": 12 + max(of_slot, 24 - 18)}
+
+
 def guest_report(hour: int, vm: str, gpu: int | str, host: str, state: str = "ok") -> MachineReport:
     """Return the report of a guest with a GPU at an hour of a day."""
     at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))

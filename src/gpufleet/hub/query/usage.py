@@ -244,8 +244,9 @@ class UsageCalculator:
         held = self._held(cluster, mine, shown, machines, start, end)
         machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        stays = stays_of(self._store, cluster, stored, MachineIds(self._registry.succeeded_machines()))
         of_hosts, now = PastReports(self._store, cluster, Side.HOST), self._clock.now_ns()
+        ids = MachineIds(self._registry.succeeded_machines())
+        stays = stays_of(self._store, cluster, stored, ids, (start, end), now)
         instances = {
             one.id: _instances(one, inside[one.id], stored, now, of_hosts.last_within)
             for one in mine

@@ -124,6 +124,8 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
         last_seen: nanoseconds since 1970 by the hub's clock when the machine last reported the view; 0 if not kept.
         begun: when the view was first reported there, or again after it was elsewhere, after a time in which a report
             is missing, or with other texts; ascending, same clock.
+        pauses: times of more than `RETURN_GAP_NS` in which a reader did not report the view, from its last report
+            before, anywhere in the machine, to its first one there; ascending, same clock.
     """
 
     cluster: str
@@ -134,6 +136,7 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
     newest: int
     last_seen: int
     begun: tuple[int, ...]
+    pauses: tuple[tuple[int, int], ...] = ()
 
 
 class ChangeQuery(msgspec.Struct, frozen=True, kw_only=True):

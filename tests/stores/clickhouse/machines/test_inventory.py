@@ -170,8 +170,13 @@ def test_return_after_a_pause_is_a_change(store: ClickHouseStore, cluster: str, 
             with pytest.raises(UnstorableError):
                 store.write([gpu_batch(cluster, machine, name, "s1", second, texts={"gpu_state": "none"})], cluster)
         store.write([gpu_batch(cluster, machine, name, "s1", second)], f"{cluster}-{second}")
-    begun = {one.machine: [(at - T0) // NANOS for at in one.begun] for one in store.slots(cluster, ["m-a", "m-b"])}
+    slots = {one.machine: one for one in store.slots(cluster, ["m-a", "m-b"])}
+    begun = {machine: [(at - T0) // NANOS for at in one.begun] for machine, one in slots.items()}
     assert begun == {"m-a": [0, 3601], "m-b": [1801]}
+    assert {machine: one.pauses for machine, one in slots.items()} == {
+        "m-a": ((T0 + 1800 * NANOS, T0 + 3601 * NANOS),),
+        "m-b": (),
+    }
     assert [(one.machine, (one.at - T0) // NANOS) for one in store.changes(query(cluster))] == [
         ("m-a", 3601),
         ("m-b", 1801),

@@ -65,7 +65,7 @@ def written(order: Sequence[Report], lane: str, *, restarts: bool = False) -> li
         if restarts and number and number % 97 == 0:
             cache, newest = WriteCache(), max(order[:number])
             cache.add_info((*SUBJECT, lane), newest[1], newest[0] * NANOS)
-        if cache.is_new_info((*SUBJECT, lane), texts, second * NANOS):
+        if cache.new_info((*SUBJECT, lane), texts, second * NANOS) is not None:
             rows.append((second, texts))
     return sorted(rows)
 

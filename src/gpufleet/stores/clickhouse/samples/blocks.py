@@ -90,7 +90,7 @@ def _any_number(columns: Sequence[NumericArray | list[Any]], rows: int) -> list[
     return [any(cell is not None for cell in row) for row in zip(*lists, strict=True)] or [False] * rows
 
 
-InfoRow = tuple[Subject, int, int, int, list[tuple[str, str]]]
+InfoRow = tuple[Subject, int, int, int, int, list[tuple[str, str]]]
 """(cluster, machine, view, reader, lane), set id, since, received_at, (metric, text) pairs."""
 
 _Place = tuple[str, str, int, int, int]
@@ -285,8 +285,9 @@ class SampleRows:
             sets.append(number)
             subject = one.subject(row)
             at = one.block.measured_at[row]
-            if number != EMPTY_SET and self._known.is_new_info(subject, number, at):
-                self._info.append((subject, number, at, one.accepted.received_at, texts))
+            before = None if number == EMPTY_SET else self._known.new_info(subject, number, at)
+            if before is not None:
+                self._info.append((subject, number, at, before, one.accepted.received_at, texts))
 
 
 def _is_empty(cells: NumericArray | list[Cell]) -> bool:
@@ -322,9 +323,9 @@ def _columns_of(blocks: Sequence[PlacedBlock[SampleBlock]]) -> Callable[[int], S
 
 def info_rows(rows: Sequence[InfoRow]) -> Iterator[tuple[object, ...]]:
     """Yield rows of the table `info`: one per text."""
-    for subject, number, since, received_at, texts in rows:
+    for subject, number, since, before, received_at, texts in rows:
         for metric, text in texts:
-            yield (*subject, number, since, received_at, metric, text)
+            yield (*subject, number, since, before, received_at, metric, text)
 
 
 class DimRows:

@@ -158,15 +158,19 @@ class WriteCache:
         self.view_lists: dict[tuple[str, str], tuple[list[View], int]] = {}
         self.inventory: dict[Subject, tuple[int, int]] = {}
 
-    def is_new_info(self, subject: Subject, number: int, at: int) -> bool:
-        """Return whether texts are to be written: the newest row up to any report has to have the texts of that report.
+    def new_info(self, subject: Subject, number: int, at: int) -> int | None:
+        """Return the time of the last report before texts that are to be written, or None if they are not.
 
-        Reports can arrive in any order. A report is not written if it is in a run that is known.
+        The newest row up to any report has to have the texts of that report. Reports can arrive in any order. A report
+        is not written if it is in a run that is known.
 
         Args:
             subject: of the texts.
             number: id of the texts.
             at: time of measurement, nanoseconds since 1970.
+
+        Returns:
+            Whole seconds, as nanoseconds since 1970; 0 if there is no earlier report, or if a later one came first.
         """
         second = at // NANOS
         newest = _unpack(self.info.get(subject, 0))
@@ -179,22 +183,22 @@ class WriteCache:
                 self.late_info[subject] = _pack(*newest)
             first = newest.first if continues else second
             self.info[subject] = _pack(number, usual, pauses, first, second)
-            return not continues
+            return None if continues else newest.last * NANOS
         if second >= newest.first and (newest.texts != number or not newest.is_sparse(subject[-1])):
             if newest.texts != number:
                 self.info[subject] = _pack(0, newest.usual, newest.pauses, newest.last, newest.last)
-            return newest.texts != number
+            return None if newest.texts == number else 0
         late = _unpack(self.late_info.get(subject, 0))
         if late.texts == number and late.first <= second <= late.last + longest:
             self.late_info[subject] = _pack(number, 0, 0, late.first, max(second, late.last))
-            return False
+            return None
         if newest.texts == number and late.last < second and newest.first - second <= longest:
             self.info[subject] = _pack(number, newest.usual, newest.pauses, second, newest.last)
         elif late.texts == number and second < late.first <= second + longest:
             self.late_info[subject] = _pack(number, 0, 0, second, late.last)
         else:
             self.late_info[subject] = _pack(number, 0, 0, second, second)
-        return True
+        return 0
 
     def add_info(self, subject: Subject, number: int, at: int) -> None:
         """Record texts that the store has, and the time of their newest report in nanoseconds since 1970."""

@@ -273,6 +273,7 @@ INFO = TableDefinition(
         *_LANE,
         Column("info_set", "UInt64"),
         Column("since", INSTANT),
+        Column("before", INSTANT),
         _RECEIVED,
         Column("metric", TEXT),
         Column("text", STRING),

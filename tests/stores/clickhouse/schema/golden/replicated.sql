@@ -130,6 +130,7 @@ CREATE TABLE IF NOT EXISTS info (
     `lane` LowCardinality(String) CODEC(ZSTD(1)),
     `info_set` UInt64 CODEC(ZSTD(1)),
     `since` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `before` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
     `metric` LowCardinality(String) CODEC(ZSTD(1)),
     `text` String CODEC(ZSTD(1))
