@@ -116,6 +116,15 @@ async def test_storm_is_read_in_bounded_passes_without_loss(tmp_path: Path) -> N
     assert max(sizes) <= MAX_EVENTS + 1000
 
 
+async def test_old_messages_beyond_a_full_pass_keep_their_time(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, *(line(seq, XID.format(code=31)) for seq in range(2 * MAX_EVENTS + 5)))
+    times = set()
+    while events := await kernel.events():
+        times |= {event.at for event in events}
+        kernel.clock.advance(1)
+    assert times == {kernel.booted_at + 100 * 10**9}
+
+
 async def test_endless_line_is_bounded(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "x" * 1_000_000)
     assert await kernel.events() == ()

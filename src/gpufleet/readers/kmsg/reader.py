@@ -59,7 +59,7 @@ class KmsgReader:
         self._uuids: dict[str, str] = {}
         self._offset = 0
         self._newest: int | None = None  # number of the last record read
-        self._passed_at: int | None = None  # wall clock at the end of the previous pass
+        self._passed_at: int | None = None  # wall clock at the last end of the log
         self._lost = 0
         self._error: ReaderError | None = None
 
@@ -108,6 +108,7 @@ class KmsgReader:
         while lines < MAX_LINES and len(events) < MAX_EVENTS:
             batch = kernel_log.lines(min(LINES_PER_STEP, MAX_EVENTS - len(events)))
             if not batch:
+                self._passed_at = self._clock.now_ns()
                 break
             lines += len(batch)
             for line in batch:
@@ -115,7 +116,6 @@ class KmsgReader:
                 if event is not None:
                     events.append(event)
             await asyncio.sleep(0)
-        self._passed_at = self._clock.now_ns()
         return events
 
     def _parse_event(self, line: bytes) -> Event | None:
@@ -140,8 +140,8 @@ class KmsgReader:
         """Return the wall-clock time of a record.
 
         The kernel's timestamp counts from boot by a clock that is never corrected and stops during suspend. The time of
-        a record that arrived since the previous pass is limited to the interval between that pass and now. For older
-        records the timestamp is used unchanged.
+        a record that arrived since a pass reached the end of the log is limited to the interval between that pass and
+        now. For older records the timestamp is used unchanged: a pass that ends at its maximum leaves some of them.
         """
         at = self._offset + record.microseconds * 1000
         if self._passed_at is not None:
