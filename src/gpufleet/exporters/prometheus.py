@@ -221,7 +221,7 @@ _READER_FAMILIES = (
     ("gpufleet_reader_partial", "1 if part of the newest pass failed, else 0"),
     ("gpufleet_reader_duration_seconds", "Duration of the newest pass"),
     (INTERVAL, "Configured interval of the lane"),
-    ("gpufleet_reader_last_attempt_timestamp_seconds", "When the newest pass began, since 1970"),
+    ("gpufleet_reader_last_attempt_timestamp_seconds", "When the newest attempt to read began, since 1970"),
     ("gpufleet_reader_last_success_timestamp_seconds", "When a pass last gave readings, since 1970"),
     ("gpufleet_reader_consecutive_failures", "Consecutive failed passes"),
     ("gpufleet_reader_error", "1 if the newest pass of a lane failed or was partial, with the error class"),

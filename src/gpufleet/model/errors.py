@@ -111,11 +111,20 @@ class ReaderError(GpufleetError):
     Attributes:
         absence: absence reason of all readings of this reader.
         round: readings that are available all the same (the machine's driver state), or None.
+        age_seconds: time since the attempt that failed began, if an earlier pass made it; 0 for the current pass.
     """
 
-    def __init__(self, absence: Reason, message: str, *, round: Round | None = None) -> None:  # noqa: A002 - the domain term
+    def __init__(
+        self,
+        absence: Reason,
+        message: str,
+        *,
+        round: Round | None = None,  # noqa: A002 - the domain term
+        age_seconds: float = 0.0,
+    ) -> None:
         self.absence = absence
         self.round = round
+        self.age_seconds = age_seconds
         super().__init__(message)
 
 

@@ -144,6 +144,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         machine: evidence of the machine's identity, if this reader reads it.
         errors: messages of failures that left part of the pass without values; the agent shows the first
             as `last_error` and calls the pass partial.
+        age_seconds: time since the source was queried, if an earlier pass queried it; 0 for the current pass.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -151,6 +152,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     inventory: tuple[PciFunction, ...] | None = None
     machine: Machine | None = None
     errors: tuple[str, ...] = ()
+    age_seconds: float = 0.0
 
 
 def value_of(reading: Reading | DimReading) -> Value | Absent:

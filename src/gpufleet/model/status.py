@@ -34,7 +34,8 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         reader, lane: names of both.
         state: result of the last pass.
         interval_seconds: configured interval, or None if none is: nothing reads a capture at intervals.
-        last_attempt: nanoseconds since 1970 when the last pass began, or None.
+        last_attempt: nanoseconds since 1970 when the last attempt to read began, or None. A pass without an attempt of
+            its own, as in a backoff, has the result and the time of the attempt before.
         last_success: when a pass last ended ok or partial, or None.
         duration_seconds: duration of the last pass, or None if it was not measured.
         failures: consecutive failed passes.

@@ -23,7 +23,8 @@ class Reader(Protocol):
         """Read one lane once, opening what is needed. The caller never runs two reads at once.
 
         Raises:
-            ReaderError: if the reader cannot work at all, with the reason and the message of the source.
+            ReaderError: if the reader cannot work at all, with the reason and the message of the source. The failure
+                of an earlier attempt has its age.
         """
         ...
 

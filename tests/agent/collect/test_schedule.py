@@ -13,6 +13,7 @@ from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.runtime import SystemClock
+from tests.fakes.clock import FakeClock
 from tests.fakes.readers import ScriptedReader
 from tests.support.waiting import wait_until_async
 
@@ -74,6 +75,17 @@ async def test_partial_pass_is_reported_and_success_clears_the_error() -> None:
     assert partial.last_success is not None
     recovered = (await loop.run_pass(Lane.FAST)).status
     assert (recovered.state, recovered.last_error, recovered.error_class) == (ReaderState.OK, "", "")
+
+
+@pytest.mark.parametrize(
+    "done", [ReaderError(Reason.TIMEOUT, "no reply", age_seconds=30), Round(errors=("GPU 5 hung",), age_seconds=30)]
+)
+async def test_repeated_error_keeps_the_time_of_its_attempt(done: Round | Exception) -> None:
+    clock = FakeClock()
+    reader = ScriptedReader.always("r", done)
+    loop = ReaderLoop(reader, intervals=INTERVALS, timeout_seconds=5, clock=clock, report=lambda _: None)
+    status = (await loop.run_pass(Lane.FAST)).status
+    assert (status.last_attempt, bool(status.last_error)) == (clock.now_ns() - 30 * 10**9, True)
 
 
 async def test_hanging_pass_times_out() -> None:

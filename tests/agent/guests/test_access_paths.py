@@ -12,6 +12,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
 from gpufleet.model.reading import Round, Sample
+from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
 
@@ -99,6 +100,24 @@ async def test_events_are_read_over_the_chosen_path_only() -> None:
     engine.outcome = Round()
     assert await reader.read(Lane.EVENT) == Round()
     assert (smi.reads, engine.reads) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ReaderError(Reason.TIMEOUT, "no reply", age_seconds=30),
+        ReaderError(Reason.NO_DRIVER, "not loaded", round=Round(), age_seconds=30),
+        Round(errors=("no page",), age_seconds=30),
+    ],
+)
+async def test_repeated_failure_keeps_the_time_of_its_attempt(outcome: Round | Exception) -> None:
+    reader = failover_reader(AccessPath(name="a", reader=Scripted(outcome)))
+    with pytest.raises(ReaderError) as caught:
+        await reader.read(Lane.FAST)
+    (report,) = reader.reports
+    attempted_at = to_datetime(FakeClock().now_ns() - 30 * 10**9)
+    assert caught.value.age_seconds == 30
+    assert (report.last_attempt, report.last_failure) == (attempted_at, attempted_at)
 
 
 async def test_path_is_changed_only_after_repeated_failures() -> None:

@@ -43,6 +43,7 @@ async def test_missing_engine_is_dialled_with_backoff() -> None:
         with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.EVENT)
         errors.add((caught.value.absence, str(caught.value)))
+        assert clock.at - 1000 - caught.value.age_seconds == dialer.dialled[-1]
         clock.at += 1
     assert dialer.dialled == [0, 1, 2, 4, 8, 16, 32, 64, 124, 184, 244]
     assert errors == {(Reason.READER_FAILED, "vsock://42:5555: no listener")}

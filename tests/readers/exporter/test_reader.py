@@ -212,6 +212,33 @@ def test_unreachable_exporter_error_names_the_address(tmp_path: Path) -> None:
     assert str(tmp_path) in str(refused(ExporterReader("x", pages, FakeClock())))
 
 
+async def test_shared_failure_has_the_age_of_its_request() -> None:
+    class Refusing:
+        where = "unix:///refusing"
+
+        async def fetch(self) -> ScrapedPage:
+            raise ChannelError("connection refused", ChannelProblem.NO_LISTENER)
+
+    clock = FakeClock()
+    reader = ExporterReader("x", Refusing(), clock)
+    ages = []
+    for lane in (Lane.SLOW, Lane.FAST, Lane.FAST):
+        with pytest.raises(ReaderError) as caught:
+            await reader.read(lane)
+        ages.append(caught.value.age_seconds)
+        clock.advance(3)
+    assert ages == [0, 3, 0]
+
+
+def test_shared_page_has_the_age_of_its_request() -> None:
+    with serving(L40S) as (_, address):
+        clock = FakeClock()
+        reader = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5), clock)
+        assert passed(reader, Lane.SLOW).age_seconds == 0
+        clock.advance(3)
+        assert passed(reader, Lane.FAST).age_seconds == 3
+
+
 async def test_cached_failure_holds_no_page() -> None:
     class Page:
         pass

@@ -160,3 +160,4 @@ async def test_failed_start_is_not_retried_early(fake: FakeNvml, start: Start) -
     assert fake.calls()[("nvmlInitWithFlags", -1)] == 1
     assert first.round is not None
     assert first.round == second.round  # including the time of the failure
+    assert second.age_seconds > first.age_seconds

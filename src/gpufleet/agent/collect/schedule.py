@@ -10,6 +10,7 @@ from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.time import NANOS
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
 
@@ -110,12 +111,14 @@ class ReaderLoop:
         done: Round | None = None
         failure: Absent | None = None
         error_class = ""
+        age = 0.0
         try:
             failure = await self._withhold()
             if failure is None:
                 self._is_closed = False
                 async with asyncio.timeout(self._timeout):
                     done = await self.reader.read(lane)
+                age = done.age_seconds
             else:
                 error_class = failure.reason
         except TimeoutError:
@@ -123,11 +126,12 @@ class ReaderLoop:
             failure = Absent(Reason.TIMEOUT, f"the {lane} pass did not end within {self._timeout:g} s")
         except ReaderError as error:
             done, error_class, failure = error.round, error.absence, Absent(error.absence, _bounded(str(error)))
+            age = error.age_seconds
         except Exception as error:  # the one catch point: a defect costs its own pass
             error_class = type(error).__name__
             failure = Absent(Reason.READER_FAILED, _bounded(f"{error_class}: {error}"))
             log.debug("reader %s, lane %s: defect", self.reader.name, lane, exc_info=True)
-        ended = self._clock.monotonic()
+        ended, ended_at = self._clock.monotonic(), self._clock.now_ns()
         before = self._statuses[lane]
         message = failure.detail if failure else _first(done.errors if done else ())
         status = ReaderStatus(
@@ -135,8 +139,8 @@ class ReaderLoop:
             lane=lane,
             state=ReaderState.FAILED if failure else ReaderState.PARTIAL if message else ReaderState.OK,
             interval_seconds=before.interval_seconds,
-            last_attempt=began_at,
-            last_success=before.last_success if failure else self._clock.now_ns(),
+            last_attempt=min(began_at, ended_at - round(age * NANOS)),
+            last_success=before.last_success if failure else ended_at,
             duration_seconds=ended - began,
             failures=before.failures + 1 if failure else 0,
             error_class=error_class or ("partial" if message else ""),
@@ -148,7 +152,7 @@ class ReaderLoop:
             status=status,
             round=done,
             failure=failure,
-            ended_at=self._clock.now_ns(),
+            ended_at=ended_at,
             ended=ended,
             withheld=self._is_closed and failure is not None,
         )

@@ -13,7 +13,7 @@ from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
 from gpufleet.model.reading import Round
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState
 from gpufleet.model.text import clean
-from gpufleet.model.time import to_datetime
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
 
@@ -251,7 +251,8 @@ class FailoverReader:
 
     def _record(self, path: AccessPath, failure: ReaderError | None) -> None:
         """Record the result of an attempt. The last error is kept with its time after a success."""
-        at = to_datetime(self._clock.now_ns())
+        age = 0.0 if failure is None else failure.age_seconds
+        at = to_datetime(self._clock.now_ns() - round(age * NANOS))
         before = self._reports.get(path.name, AccessPathReport(name=path.name, reads=self._name))
         if failure is None:
             report = msgspec.structs.replace(before, state=AccessPathState.ANSWERS, last_attempt=at, last_success=at)
@@ -287,7 +288,8 @@ class FailoverReader:
                 reason = Reason.INCOMPATIBLE_VERSION if is_unsupported else error.absence
                 self._on_open()
             partial = validate_round(error.round) if error.round is not None else None
-            raise ReaderError(reason, _message(path, error), round=partial) from error
+            message = _message(path, error)
+            raise ReaderError(reason, message, round=partial, age_seconds=error.age_seconds) from error
         self._on_open()
         if (
             self._requires_devices
@@ -295,7 +297,9 @@ class FailoverReader:
             and not any(sample.view is not None for sample in result.samples)
         ):
             message = "; ".join(result.errors[:1]) or "no GPU found"
-            raise ReaderError(Reason.NO_SUPPORTED_GPU, f"{path.name}: {message}", round=result)
+            raise ReaderError(
+                Reason.NO_SUPPORTED_GPU, f"{path.name}: {message}", round=result, age_seconds=result.age_seconds
+            )
         return result
 
 

@@ -48,7 +48,12 @@ def validate_round(reported: Round) -> Round:
     errors = [clean(error)[:MAX_ERROR] for error in reported.errors[:MAX_ERRORS]]
     if left_out:
         errors = [f"devices without a valid name or beyond the limit of {MAX_VIEWS} are left out", *errors][:MAX_ERRORS]
-    return Round(samples=tuple(samples), events=tuple(_events(reported.events)), errors=tuple(errors))
+    return Round(
+        samples=tuple(samples),
+        events=tuple(_events(reported.events)),
+        errors=tuple(errors),
+        age_seconds=reported.age_seconds,
+    )
 
 
 def _events(reported: tuple[Event, ...]) -> Iterable[Event]:

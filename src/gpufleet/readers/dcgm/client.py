@@ -17,6 +17,19 @@ from gpufleet.ports.channel import Dialer, Stream
 INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 
 
+class BackoffError(GpufleetError):
+    """No dial yet: the wait after the last failure is not over.
+
+    Attributes:
+        failure: the last failure.
+        age_seconds: time since its attempt began.
+    """
+
+    def __init__(self, failure: ChannelError | WireError, age_seconds: float) -> None:
+        self.failure, self.age_seconds = failure, age_seconds
+        super().__init__(str(failure))
+
+
 class ReconnectBackoff:
     """Exponential backoff between dials.
 
@@ -29,10 +42,11 @@ class ReconnectBackoff:
         self._wait = 0.0
         self._until = 0.0
         self._last: ChannelError | WireError | None = None
+        self._began = 0.0
 
-    def record_failure(self, error: ChannelError | WireError) -> None:
-        """Record a failure."""
-        self._last = error
+    def record_failure(self, error: ChannelError | WireError, began: float) -> None:
+        """Record a failure of an attempt that began at `began`, in monotonic seconds."""
+        self._last, self._began = error, began
         self._until = self._monotonic() + self._wait
         self._wait = min(max(INITIAL_BACKOFF_SECONDS, 2 * self._wait), self._max)
 
@@ -41,9 +55,9 @@ class ReconnectBackoff:
         self._wait, self._until, self._last = 0.0, 0.0, None
 
     def check(self) -> None:
-        """Raise the last failure again until the wait is over."""
-        if self._last is not None and self._monotonic() < self._until:
-            raise self._last
+        """Raise BackoffError until the wait after the last failure is over."""
+        if self._last is not None and (now := self._monotonic()) < self._until:
+            raise BackoffError(self._last, now - self._began)
 
 
 REPLY_SECONDS = 5.0
@@ -92,7 +106,7 @@ class EngineClient:
             max_backoff_seconds: maximum time between dials of an engine that fails.
             monotonic: clock of the backoff.
         """
-        self._dialer = dialer
+        self._dialer, self._monotonic = dialer, monotonic
         self._backoff = ReconnectBackoff(monotonic, max_backoff_seconds)
         self._reply_seconds = reply_seconds
         self._stream: Stream | None = None
@@ -103,15 +117,16 @@ class EngineClient:
         """Connect if there is no connection; return the number of the connection.
 
         Raises:
-            ChannelError: if the dial fails. During the backoff the last failure is raised again, without a dial.
-            WireError: during the backoff, if the last failure was a malformed reply.
+            ChannelError: if the dial fails.
+            BackoffError: during the backoff, without a dial.
         """
         if self._stream is None:
             self._backoff.check()
+            began = self._monotonic()
             try:
                 self._stream = await self._dialer.dial()
             except ChannelError as error:
-                self._backoff.record_failure(error)
+                self._backoff.record_failure(error, began)
                 raise
             self.connection += 1
         return self.connection
@@ -136,8 +151,10 @@ class EngineClient:
             EngineError: if the engine refuses the command; the connection stays open.
             ChannelError: if no reply arrives in time, or the connection fails.
             WireError: if the reply violates the protocol.
+            BackoffError: as `open`.
         """
         await self.open()
+        began = self._monotonic()
         assert self._stream is not None
         number = next(self._numbers)
         try:
@@ -155,11 +172,11 @@ class EngineClient:
         except TimeoutError:
             await self.close()
             late = ChannelError(f"{command.name}: no reply within {self._reply_seconds:g} s", ChannelProblem.TIMEOUT)
-            self._backoff.record_failure(late)
+            self._backoff.record_failure(late, began)
             raise late from None
         except (ChannelError, WireError) as error:
             await self.close()
-            self._backoff.record_failure(error)
+            self._backoff.record_failure(error, began)
             raise
         except BaseException:  # also on cancellation within a frame: the stream is then out of step
             await self.close()

@@ -14,7 +14,7 @@ from gpufleet.model.view import Side, View
 from gpufleet.ports.channel import Dialer
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.dcgm import samples, xids
-from gpufleet.readers.dcgm.client import MAX_BACKOFF_SECONDS, REPLY_SECONDS, EngineClient, EngineError
+from gpufleet.readers.dcgm.client import MAX_BACKOFF_SECONDS, REPLY_SECONDS, BackoffError, EngineClient, EngineError
 from gpufleet.readers.dcgm.mapping import activity
 from gpufleet.readers.dcgm.mapping.device import EVERY_FIELD, device_fields
 from gpufleet.readers.dcgm.mapping.mig import mig_fields
@@ -108,6 +108,9 @@ class DcgmReader:
             raise ReaderError(refusal_reason(error.code), str(error)) from error
         except (ChannelError, WireError) as error:
             raise ReaderError(_reason(error), _message(error)) from error
+        except BackoffError as waiting:
+            last = waiting.failure
+            raise ReaderError(_reason(last), _message(last), age_seconds=waiting.age_seconds) from last
 
     async def close(self) -> None:
         """Close the connection; the engine drops our watches. The next `read` dials again."""

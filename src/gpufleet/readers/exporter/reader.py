@@ -33,6 +33,7 @@ LANES = (Lane.STATIC, Lane.SLOW, Lane.FAST, Lane.EVENT)
 class _CachedPage(NamedTuple):
     """Result of one page; each lane is served from it once."""
 
+    began: float
     at: float
     served: set[Lane]
     samples: list[Sample]
@@ -94,11 +95,14 @@ class ExporterReader:
         if cached is None or lane in cached.served or self._clock.monotonic() - cached.at > SHARED_SECONDS:
             cached = self._cached = await self._load()
         cached.served.add(lane)
+        age = self._clock.monotonic() - cached.began
         if cached.failure is not None:
+            cached.failure.age_seconds = age
             raise cached.failure.with_traceback(None)
         samples = tuple(sample for sample in cached.samples if sample.lane is lane)
         events = tuple(self._states.change_by_samples(samples))
-        return Round(samples=samples, events=events, errors=cached.errors if lane is Lane.FAST else ())
+        errors = cached.errors if lane is Lane.FAST else ()
+        return Round(samples=samples, events=events, errors=errors, age_seconds=age)
 
     async def close(self) -> None:
         """Drop the last page; the dialect is kept."""
@@ -108,6 +112,7 @@ class ExporterReader:
         samples: list[Sample] = []
         errors: tuple[str, ...] = ()
         failure: ReaderError | None = None
+        began = self._clock.monotonic()
         try:
             samples, errors = await self._fetch()
         except ReaderError as error:
@@ -116,7 +121,7 @@ class ExporterReader:
             cause: BaseException | None = error
             while cause is not None:
                 cause.__traceback__, cause = None, cause.__cause__
-        return _CachedPage(self._clock.monotonic(), set(), samples, errors, failure)
+        return _CachedPage(began, self._clock.monotonic(), set(), samples, errors, failure)
 
     async def _fetch(self) -> tuple[list[Sample], tuple[str, ...]]:
         where = self._pages.where

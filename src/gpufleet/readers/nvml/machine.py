@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 from pathlib import Path
 
 from gpufleet.model.absence import Absent, Reason
@@ -77,7 +78,8 @@ def failure(failed: RoundFailedError, lane: Lane) -> ReaderError:
     else:
         reason = shared_reason(REASONS.get(record.code, Reason.DRIVER_ERROR))
     at = record.measured_at if record is not None else failed.at
-    return _error(reason, message, lane, at)
+    age = 0.0 if failed.began is None else time.monotonic() - failed.began
+    return _error(reason, message, lane, at, age_seconds=age)
 
 
 def no_devices(session: SessionRecord, lane: Lane) -> ReaderError:
@@ -120,7 +122,15 @@ class DriverSession:
         return self._number
 
 
-def _error(reason: Reason, message: str, lane: Lane, at: int, session: SessionRecord | None = None) -> ReaderError:
+def _error(
+    reason: Reason,
+    message: str,
+    lane: Lane,
+    at: int,
+    session: SessionRecord | None = None,
+    *,
+    age_seconds: float = 0.0,
+) -> ReaderError:
     why = Absent(reason)
     values: dict[str, Value | Absent]
     if lane is Lane.FAST:
@@ -134,8 +144,9 @@ def _error(reason: Reason, message: str, lane: Lane, at: int, session: SessionRe
     elif lane is Lane.STATIC:
         values = dict.fromkeys((*_STATIC, *SYSTEM_METRICS), why)
     else:
-        return ReaderError(reason, message)
-    return ReaderError(reason, message, round=Round(samples=(_sample(lane, at, values, 0),), errors=(message,)))
+        return ReaderError(reason, message, age_seconds=age_seconds)
+    done = Round(samples=(_sample(lane, at, values, 0),), errors=(message,))
+    return ReaderError(reason, message, round=done, age_seconds=age_seconds)
 
 
 def _sample(lane: Lane, at: int, values: dict[str, Value | Absent], session: int) -> Sample:

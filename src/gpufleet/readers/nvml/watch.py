@@ -62,12 +62,14 @@ class RoundFailedError(Exception):
         record: the session's record with the driver's code, or None (the child died or hangs).
         hung: the driver does not answer.
         at: nanoseconds since 1970.
+        began: when the attempt that failed began, in monotonic seconds; None for the current request.
     """
 
     def __init__(self, message: str, *, record: SessionRecord | None = None, hung: bool = False) -> None:
         self.record = record
         self.hung = hung
         self.at = time.time_ns()
+        self.began: float | None = None
         super().__init__(message)
 
 
@@ -121,6 +123,7 @@ class ChildWatchdog:
         Raises:
             RoundFailedError: if the round fails as a whole.
         """
+        began = time.monotonic()
         child = await self._ready_child()
         try:
             await self._finish(child)
@@ -131,11 +134,11 @@ class ChildWatchdog:
             answers = await self._collect(child)
         except ChildEndedError as error:
             await self._retire(child)
-            raise self._store_failure(RoundFailedError(str(error))) from None
+            raise self._store_failure(RoundFailedError(str(error)), began) from None
         except RoundFailedError as failure:
             if not failure.hung:
                 await self._retire(child)
-                self._store_failure(failure)
+                self._store_failure(failure, began)
             raise
         self._failures = 0
         self._check_hang(child, answers)
@@ -171,7 +174,8 @@ class ChildWatchdog:
             self._failure = RoundFailedError(
                 "a GPU is being unbound from its driver: all devices are released for a moment"
             )
-            self._retry_at = time.monotonic() + self._limits.unbinding
+            self._failure.began = time.monotonic()
+            self._retry_at = self._failure.began + self._limits.unbinding
 
     async def renew(self) -> None:
         """End the child if it answers, so that the next round starts NVML again."""
@@ -207,7 +211,7 @@ class ChildWatchdog:
         child = self._child
         if child is not None and not child.alive:
             if self._terminated_at is not None:
-                self._store_failure(RoundFailedError(self._hung_text(child), hung=True))
+                self._store_failure(RoundFailedError(self._hung_text(child), hung=True), self._terminated_at)
             else:
                 log.warning("%s", child.describe_end())
             self._drop()
@@ -221,7 +225,8 @@ class ChildWatchdog:
         try:
             self._child = Child(self._environment, self._root, self._limits.end)
         except OSError as error:
-            raise self._store_failure(RoundFailedError(f"the NVML process cannot be started: {error}")) from error
+            failure = RoundFailedError(f"the NVML process cannot be started: {error}")
+            raise self._store_failure(failure, time.monotonic()) from error
         return self._child
 
     async def _finish(self, child: Child) -> None:
@@ -327,8 +332,9 @@ class ChildWatchdog:
             record, left = child.events.popleft(), left - 1
             self._events.append((record, self._identities.get(record.index)))
 
-    def _store_failure(self, failure: RoundFailedError) -> RoundFailedError:
-        """Store a failure; it is raised until the next start is due."""
+    def _store_failure(self, failure: RoundFailedError, began: float) -> RoundFailedError:
+        """Store the failure of an attempt; it is raised until the next start is due."""
+        failure.began = began
         wait = min(self._limits.retry * 2**self._failures, self._limits.max_retry)
         self._failures = min(self._failures + 1, 30)
         self._failure, self._retry_at = failure, time.monotonic() + wait
