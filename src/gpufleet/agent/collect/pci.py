@@ -38,7 +38,7 @@ def is_nvidia_gpu(function: PciFunction) -> bool:
 def judge(function: PciFunction, driver: Absent | None) -> Absent:
     """Return why no reader lists this function.
 
-    `driver` is the failure of the readers that query the driver; None if one of them works.
+    `driver` is the result of `why_no_driver`.
     """
     if function.driver is None:
         return Absent(Reason.NO_DRIVER, "no kernel driver is bound")
@@ -50,12 +50,18 @@ def judge(function: PciFunction, driver: Absent | None) -> Absent:
 
 
 def why_no_driver(state: AgentState) -> Absent | None:
-    """Return the failure of the most trusted enabled reader of the driver; None if any such reader works."""
+    """Return why the most trusted enabled reader of the driver has no values; None if any such reader works.
+
+    The text of its error stays in its status: it has the time of its pass, and can be from before this PCI listing.
+    """
     enabled = {reader for reader, _ in state.statuses}
-    failures = [state.why_not(reader) for reader in DRIVER_READERS if reader in enabled]
-    if not failures:
+    readers = [reader for reader in DRIVER_READERS if reader in enabled]
+    if not readers:
         return state.why_not(DRIVER_READERS[0])
-    return None if None in failures else failures[0]
+    failures = [why for reader in readers if (why := state.why_not(reader)) is not None]
+    if len(failures) < len(readers):
+        return None
+    return Absent(failures[0].reason, f"see the status of the {readers[0]} reader")
 
 
 def pci_only(state: AgentState, shown: Collection[str], now: float, *, unplaced: int = 0) -> list[tuple[View, Absent]]:
