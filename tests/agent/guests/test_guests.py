@@ -1,6 +1,7 @@
 """The list of virtual machines while their descriptions change."""
 
 import asyncio
+import time
 from collections.abc import Generator
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.snapshot import Guest
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.guests import GuestDetails, GuestListing
 from gpufleet.runtime import SystemClock
@@ -143,6 +145,47 @@ async def test_gpu_that_a_restart_of_its_guest_repairs_recovers(is_stopped: bool
         await asyncio.gather(task, return_exceptions=True)
     events = [event.kind for report in guests.take("host") for event in report.events]
     assert events == ["gpu_lost", "gpu_recovered"]
+
+
+async def test_repeated_state_has_the_time_of_its_pass() -> None:
+    """The host reports while the third pass over the GPUs hangs."""
+    begins: list[int] = []
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:05:00.0")
+
+    async def read_gpus(lane: Lane) -> Round:
+        begins.append(time.time_ns())
+        if len(begins) == 2:
+            raise ReaderError(Reason.DRIVER_ERROR, "text of the second pass")
+        if len(begins) > 2:
+            await asyncio.Event().wait()
+        return Round(samples=(Sample(view=view, reader="nvidia_smi", lane=lane, measured_at=1, values={}),))
+
+    gpus = AccessPath(name="gpus", reader=ScriptedReader("nvidia_smi", read_gpus))
+    host = AccessPath(name="host", reader=ScriptedReader.always("host", Round()))
+    guests = GuestSupervisor(
+        [ScriptedSource()],
+        connect=lambda _: GuestAccess(gpus=(gpus,), host=(host,), links=()),
+        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
+        clock=SystemClock(),
+        collects=True,
+    )
+    own: list[Sample] = []
+
+    async def is_repeated() -> bool:
+        own.extend(one for report in guests.take("host") for one in report.samples if one.reader == "guests")
+        return len(begins) > 2 and own[-1].measured_at > begins[2]
+
+    task = asyncio.create_task(guests.run(lambda: None))
+    try:
+        await wait_until_async(is_repeated)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    values = own[-1].values
+    assert (values["guest_state"], values["guest_problem"]) == (Reason.DRIVER_ERROR, "gpus: text of the second pass")
+    judged_at = values["guest_state_timestamp_seconds"]
+    assert isinstance(judged_at, float)
+    assert begins[0] / NANOS < judged_at <= begins[1] / NANOS
 
 
 async def test_changed_guest_is_listed_while_its_connections_close() -> None:

@@ -37,8 +37,11 @@ def inside(view: View | None, number: int, *, age: float = 1.0, **more: object) 
     return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
 
 
-def guest_status(state: str = OK, problem: str = "", *, age: float = 1.0, gpus: int | None = None) -> StoredSample:
+def guest_status(
+    state: str = OK, problem: str = "", *, age: float = 1.0, gpus: int | None = None, judged_at: int = NOW
+) -> StoredSample:
     values: dict[str, Value | Absent] = {"guest_state": state, "guest_problem": problem}
+    values["guest_state_timestamp_seconds"] = judged_at / NANOS
     if gpus is not None:
         values["guest_gpus"] = gpus
     values |= {name: 1_800_000_000.0 + place for place, name in enumerate(STAMPS)}
@@ -103,6 +106,21 @@ def test_problem_from_before_the_allocation_is_not_shown() -> None:
         found = answer(one, (), NOW + 2 * NANOS, stale_after_seconds=STALE_AFTER, inside=inside_of)
         assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_UNREACHABLE)
         assert ("text about another tenant" in found.detail + str(found.last_error)) is shown
+
+
+def test_problem_that_is_reported_again_is_as_old_as_its_pass() -> None:
+    """The pass that is under way when the allocation begins has not ended, so that its agent repeats the report."""
+    for judged_at, shown in ((NOW - 20 * NANOS, False), (NOW - 5 * NANOS, True)):
+        problem = guest_status(Reason.DRIVER_ERROR, "driver text", judged_at=judged_at)
+        found = answer_for(allocation(valid_from=at(-10)), guest(problem, inside(GPU, 30, age=5)))
+        assert (found.reason, found.last_error) == (Reason.DRIVER_ERROR, "driver text" if shown else None)
+        assert found.detail == (found.last_error or "")
+
+
+def test_state_of_an_earlier_pass_does_not_show_that_a_gpu_left() -> None:
+    earlier = guest_status(Reason.NO_DRIVER, judged_at=NOW - 20 * NANOS)
+    found = answer_for(allocation(valid_from=at(-10)), guest(earlier, inside(GPU, 30, age=30)))
+    assert [one.uuid for one in found.devices] == ["GPU-1"]
 
 
 @pytest.mark.parametrize(("problem", "begin"), [("", "last seen"), ("no answer", "no answer; last seen")])

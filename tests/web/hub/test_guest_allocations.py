@@ -46,7 +46,12 @@ def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: flo
         reader="guests",
         lane=Lane.FAST,
         measured_at=at,
-        values={"guest_state": state, "guest_problem": "" if state == "ok" else "the guest's error", "guest_gpus": 1},
+        values={
+            "guest_state": state,
+            "guest_state_timestamp_seconds": at / NANOS,
+            "guest_problem": "" if state == "ok" else "the guest's error",
+            "guest_gpus": 1,
+        },
     )
     samples = (inside, own) if state == "ok" else (own,)
     event = Event(view=gpu, kind="xid", code=79, at=at, attributes={"sources": "dcgm", "text": str(power)})

@@ -20,6 +20,7 @@ from gpufleet.model.machine import OK, REMOVED, Machine, MachineKind, state_of
 from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.status import MISSED_PASSES, ReaderState, ReaderStatus
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import ViewKind
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
@@ -116,6 +117,7 @@ class GuestWatch:
         self._probe_loop = self._loop(self._probe, probe_intervals) if access.probe else None
         self._answered = asyncio.Event()
         self._health = _first_health(found, access)
+        self._judged_at: int | None = None  # start of the pass that gave the health; None before a first one
         self._answered_at = self._started
         self._gpu_keys: tuple[str, ...] = ()
         self._names: dict[str, str] = {}
@@ -201,7 +203,7 @@ class GuestWatch:
 
     def removal_report(self, hypervisor: str) -> MachineReport:
         """Return the final report: the guest is no longer read."""
-        self._health = GuestHealth(REMOVED, "its agent does not list it any more")
+        self._health, self._judged_at = GuestHealth(REMOVED, "its agent does not list it any more"), None
         sample = self._own_sample()
         return MachineReport(machine=self.machine(hypervisor), samples=(sample,))
 
@@ -305,7 +307,7 @@ class GuestWatch:
             self._gpu_keys = _gpus_of(outcome.round)
             if self._times.driver_ready is None:
                 self._times.driver_ready = outcome.ended_at
-        self._health = judge_health(
+        health = judge_health(
             self.guest,
             outcome.failure,
             {key: self._names.get(key, "") for key in self._gpu_keys},
@@ -313,6 +315,8 @@ class GuestWatch:
             is_booting=self._times.first_answer is None and outcome.ended - self._started <= BOOT_WAIT_SECONDS,
             is_late=outcome.ended - self._answered_at > MISSED_PASSES * self._intervals[Lane.FAST],
         )
+        if health is not self._health:  # a lost pass does not make the health of an earlier one newer
+            self._health, self._judged_at = health, outcome.status.last_attempt
 
     def _report_health(self) -> None:
         """Add a sample of the guest's health after a change, and once per fast interval."""
@@ -324,11 +328,17 @@ class GuestWatch:
             self._reported, self._reported_at = self._health, now
 
     def _own_sample(self) -> Sample:
+        """Return a sample of the time of the report, by which a hub knows that the guest is still supervised.
+
+        The state can be older while a pass hangs, and has a time of its own.
+        """
+        now = self._clock.now_ns()
         expected = self.guest.gpus if self.guest.gpus is not None else sum(self.guest.gpu_types.values()) or None
         not_configured = Absent(Reason.NOT_COLLECTED, "not configured")
         gpus_known = self._health.state in (OK, Reason.GPU_COUNT_DIFFERS)
         values: dict[str, Value | Absent] = {
             "guest_state": str(self._health.state),
+            "guest_state_timestamp_seconds": (now if self._judged_at is None else self._judged_at) / NANOS,
             "guest_problem": self._health.detail,
             "guest_access_path": self._gpus.chosen or Absent(Reason.NO_DATA, "no access path answers"),
             "guest_allocation": self.guest.allocation or not_configured,
@@ -337,7 +347,7 @@ class GuestWatch:
             "guest_hugepages": self._hugepages(),
             **self._times.readings(),
         }
-        return Sample(view=None, reader=READER, lane=Lane.FAST, measured_at=self._clock.now_ns(), values=values)
+        return Sample(view=None, reader=READER, lane=Lane.FAST, measured_at=now, values=values)
 
     def _hugepages(self) -> int | Absent:
         known = self.found.details.hugepages

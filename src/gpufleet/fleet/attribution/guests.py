@@ -45,12 +45,22 @@ class MachineSamples(msgspec.Struct, frozen=True, kw_only=True):
     readers: Sequence[ReaderStatus]
 
 
-class _GuestReport(msgspec.Struct, frozen=True):
-    """The agent's report of a guest: state, problem, number of GPUs that it shows now, measurement and receipt."""
+class _GuestReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's report of a guest. It is repeated until the next pass over the guest's GPUs ends.
+
+    Attributes:
+        state: of the access to the guest.
+        problem: text of the state; empty without a problem.
+        gpus: number of GPUs that the guest shows.
+        judged_at: start of the pass that state, problem and number are from; 0 if that is not reported.
+        measured_at: time of the report.
+        received_at: when the hub received it.
+    """
 
     state: str
     problem: str
     gpus: int | None
+    judged_at: int
     measured_at: int
     received_at: int
 
@@ -148,10 +158,14 @@ def _report(one: MachineSamples) -> _GuestReport | None:
         sample = stored.sample
         state, problem = sample.values.get("guest_state"), sample.values.get("guest_problem")
         if sample.reader == AGENT_READER and sample.view is None and isinstance(state, str):
-            gpus = sample.values.get("guest_gpus")
-            detail = problem if isinstance(problem, str) else ""
+            gpus, judged_at = sample.values.get("guest_gpus"), sample.values.get("guest_state_timestamp_seconds")
             return _GuestReport(
-                state, detail, gpus if isinstance(gpus, int) else None, sample.measured_at, stored.received_at
+                state=state,
+                problem=problem if isinstance(problem, str) else "",
+                gpus=gpus if isinstance(gpus, int) else None,
+                judged_at=int(judged_at * NANOS) if isinstance(judged_at, int | float) else 0,
+                measured_at=sample.measured_at,
+                received_at=stored.received_at,
             )
     return None
 
@@ -160,10 +174,10 @@ def _answer(
     allocation: Allocation, one: MachineSamples, report: _GuestReport, freshness: Freshness, stale_after_seconds: float
 ) -> AllocationAnswer:
     begin = 0 if allocation.spec.valid_from is None else to_ns(allocation.spec.valid_from)
-    if report.measured_at < begin:  # the text is about the time of another tenant
+    if report.judged_at < begin:  # the text is about the time of another tenant
         report = msgspec.structs.replace(report, problem="")
     every = [stored for stored in one.stored if is_inside(stored)]
-    has_no_gpu = report.measured_at >= begin and (report.state != OK or report.gpus == 0)
+    has_no_gpu = report.judged_at >= begin and (report.state != OK or report.gpus == 0)
     is_read = any(stored.sample.view is not None and stored.sample.measured_at >= begin for stored in every)
     present = visibility.without_departed(every, one.readers, begin, is_read_since=is_read or has_no_gpu)
     inside = [visibility.clip_to_allocation(stored, allocation.spec.valid_from) for stored in present]

@@ -54,5 +54,7 @@ GUEST_METRICS = (
     _instant(389, "guest_driver_ready_timestamp_seconds", "Time of the first GPU reading, since 1970"),
     _row(390, "guest_hugepages", MetricKind.GAUGE, ValueType.INT,
          "1 if the memory of the virtual machine is of reserved huge pages of its host, by its definition, else 0"),
+    _instant(391, "guest_state_timestamp_seconds",
+             "Start of the pass that state, problem and GPUs are from, or time of a report without a pass, since 1970"),
 )
 # fmt: on

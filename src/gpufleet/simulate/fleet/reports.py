@@ -187,7 +187,8 @@ def _of_guest(fleet: Fleet, node: FleetNode, guest: FleetGuest, pass_: Collectio
     activities = [(gpu, fleet.activity(node, gpu, pass_.at)) for gpu in guest.gpus]
     inside = Provenance.SLICE_GUEST
     samples = _gpu_samples(fleet, node, activities, pass_, inside) if answers else []
-    samples.append(_sample(None, GUESTS, Lane.FAST, pass_, guest_fast(guest, activities, answers=answers), 0, inside))
+    values = guest_fast(guest, activities, pass_.stamp, answers=answers)
+    samples.append(_sample(None, GUESTS, Lane.FAST, pass_, values, 0, inside))
     return MachineReport(
         machine=guest.machine,
         samples=tuple(samples),

@@ -17,6 +17,7 @@ from gpufleet.model.device_state import LOST as LOST_STATE
 from gpufleet.model.device_state import RESET_REQUIRED as RESET_STATE
 from gpufleet.model.device_state import UNREADABLE
 from gpufleet.model.reading import DimValue, Value
+from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB, MIG_SLICES
 from gpufleet.simulate.fleet.layout import FleetGpu, FleetGuest, FleetNode, GpuPart, Workload
@@ -423,11 +424,15 @@ def host_static(node: FleetNode, boot_id: str) -> ReadingValues:
 
 
 def guest_fast(
-    guest: FleetGuest, activities: Sequence[tuple[FleetGpu, GpuActivity]], *, answers: bool
+    guest: FleetGuest, activities: Sequence[tuple[FleetGpu, GpuActivity]], at: int, *, answers: bool
 ) -> ReadingValues:
-    """Return the agent's report on a guest: `ok` while it has all of its GPUs, and any of them has readings."""
+    """Return the agent's report on a guest: `ok` while it has all of its GPUs, and any of them has readings.
+
+    `at` is the time of the pass, nanoseconds since 1970.
+    """
     if not answers:
         return {
+            "guest_state_timestamp_seconds": at / NANOS,
             "guest_state": Reason.GUEST_UNREACHABLE.value,
             "guest_problem": "no access path answers",
             "guest_access_path": Absent(Reason.NO_DATA, "no access path answers"),
@@ -441,6 +446,7 @@ def guest_fast(
         state = Reason.GPU_COUNT_DIFFERS.value
         problem = f"{len(activities)} GPUs, expected {guest.expected_gpus}"
     return {
+        "guest_state_timestamp_seconds": at / NANOS,
         "guest_state": state,
         "guest_problem": problem,
         "guest_access_path": "ssh/nvidia_smi",
