@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.dialects.sample_builder import SERIES_ENDED
+from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.hub.imports.row_cache import RowCache
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
+from tests.hub.imports.test_remote_write import PAGES, STALE, request
 
 NODE = Machine(name="node")
 T0 = 1_700_000_000 * NANOS
@@ -436,11 +440,11 @@ def test_name_whose_series_ends_is_still_that_of_the_product(order: int) -> None
     newest_row(rows, [name])
     ended = sample(0, T0 + NANOS, {"gpu_name": SERIES_ENDED}, lane=Lane.STATIC)
     idle = sample(0, T0 + NANOS, {activity: 0.0})
-    for request in [[msgspec.structs.replace(name, measured_at=T0 + NANOS)], [ended, idle]][::order]:
-        written = rows.merge(NODE, request)
+    for parts in [[msgspec.structs.replace(name, measured_at=T0 + NANOS)], [ended, idle]][::order]:
+        written = rows.merge(NODE, parts)
         rows.keep(NODE, written, 0.0)
         values = [row.values[activity] for row in written if activity in row.values]
-        assert values == [Absent(Reason.NOT_SUPPORTED, activity)] * (idle in request)
+        assert values == [Absent(Reason.NOT_SUPPORTED, activity)] * (idle in parts)
 
 
 def test_product_name_of_an_earlier_request_shows_missing_engines() -> None:
@@ -454,3 +458,69 @@ def test_product_name_of_an_earlier_request_shows_missing_engines() -> None:
     assert unknown.reason is Reason.NOT_REPORTED
     written = early.merge(NODE, [sample(0, T0, {"gpu_name": "NVIDIA L40S"}, lane=Lane.STATIC)])
     assert {encoder: 0.0} in [row.values for row in written]
+
+
+SLOT, OTHER_SLOT = "0000:01:00.0", "0000:02:00.0"
+Point = tuple[ImportedSeries, float, int]
+
+
+def scrape(page: Sequence[tuple[ImportedSeries, float]], second: int, address: str) -> list[Point]:
+    """Return the points of a page; of nvidia_gpu_exporter, only the info series has the address."""
+    points = []
+    for one, value in page:
+        labels = {**one.labels, "instance": "node:9835"}
+        if "pci_bus_id" in labels:
+            labels["pci_bus_id"] = f"0000{address}"
+        points.append((ImportedSeries(one.name, labels), value, T0 + second * NANOS))
+    return points
+
+
+def write(rows: RowCache, points: Sequence[Point], second: int) -> list[Sample]:
+    """Write a request and return its rows."""
+    stale = tuple(place for place, (_, value, _) in enumerate(points) if value is STALE)
+    machines = read_request(request(*points, stale=stale)).machines
+    written = {machine: rows.merge(machine, samples) for machine, samples in machines.items()}
+    for machine, own in written.items():
+        rows.keep(machine, own, float(second))
+    return [row for own in written.values() for row in own]
+
+
+@given(st.integers(0, 2**32))
+def test_rows_have_the_address_of_their_time_for_any_cut(seed: int) -> None:
+    """The GPU is in another slot from the third scrape on, at which the earlier info series ends."""
+    dice = random.Random(seed)
+    parsed = TextParser().parse((PAGES / "nvidia-gpu-exporter-h200-load.txt").read_bytes())
+    page = list(zip(parsed.series, parsed.values, strict=True))
+    uncut, rows = RowCache(), RowCache()
+    expected: dict[tuple[str, Lane, int], Sample] = {}
+    stored: dict[tuple[str, Lane, int], Sample] = {}
+    addresses = [SLOT, SLOT, OTHER_SLOT, OTHER_SLOT]
+    for second, address in enumerate(addresses):
+        points = scrape(page, second, address)
+        if second == 2:
+            points += [(one, STALE, at) for one, _, at in scrape(page, second, SLOT) if "pci_bus_id" in one.labels]
+        expected |= {place_of(row): row for row in write(uncut, points, second)}
+        dice.shuffle(points)
+        cut = dice.randrange(len(points))
+        for part in (points[:cut], points[cut:]):
+            written = write(rows, part, second)
+            stored |= {place_of(row): row for row in written}
+            if second in (1, 3):  # the slot is that of the scrape before: also the first part has it
+                assert {row.view.pci_address for row in written if row.view is not None} <= {address}
+    for (_, _, at), row in stored.items():
+        assert row.view is None or row.view.pci_address == addresses[(at - T0) // NANOS]
+    scraped = {place: row.values for place, row in expected.items() if place[1] is not Lane.STATIC}
+    assert {place: row.values for place, row in stored.items() if place in scraped} == scraped
+
+
+def place_of(row: Sample) -> tuple[str, Lane, int]:
+    return "" if row.view is None else row.view.key, row.lane, row.measured_at
+
+
+def test_late_row_keeps_the_address_of_its_labels() -> None:
+    rows = RowCache()
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0 + NANOS, {"gpu_pci_address": OTHER_SLOT}, lane=Lane.STATIC)]), 0.0)
+    late = sample(0, T0, {"gpu_power_watts": 300.0})
+    assert late.view is not None
+    late = msgspec.structs.replace(late, view=msgspec.structs.replace(late.view, pci_address=SLOT))
+    assert rows.merge(NODE, [late]) == [late]

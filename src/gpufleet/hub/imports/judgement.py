@@ -1,12 +1,15 @@
 """Judgement of imported rows by what is known of their boards at the time of each row. Pure.
 
 Whether a zero is a measurement follows from other readings of the board: its product, its ECC mode. Those can be in an
-earlier row, in another part of the scrape, or in a part that arrives later.
+earlier row, in another part of the scrape, or in a part that arrives later. So can the PCI address of a GPU: some
+exporters have it in one series only.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
+
+import msgspec
 
 from gpufleet.dialects.registry import lists_ecc_modes
 from gpufleet.dialects.sample_builder import SERIES_ENDED
@@ -21,9 +24,11 @@ from gpufleet.fleet.ecc import (
     missing_ecc_mode,
     with_ecc_mode,
 )
+from gpufleet.fleet.facts.metrics import GPU_ADDRESS
 from gpufleet.model.absence import Absent
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample, Value
+from gpufleet.model.view import ViewKind
 
 Device = tuple[Machine, str, str]
 """Machine, key of the view (empty for the machine itself) and reader."""
@@ -31,7 +36,9 @@ Device = tuple[Machine, str, str]
 Readings = Mapping[str, Value | Absent]
 """Readings without dimensions, by metric."""
 
-_JUDGING = DECIDING | {ECC_MODE}
+_JUDGING = DECIDING | {ECC_MODE, GPU_ADDRESS}
+_VALUES_ONLY = {*RACK_PLACE, GPU_ADDRESS}
+"""Readings whose absence is not judged by."""
 
 
 def device_of(machine: Machine, row: Sample) -> Device:
@@ -50,8 +57,18 @@ def judging_readings(row: Sample) -> dict[str, Value | Absent]:
     return {
         name: value
         for name in _JUDGING & row.values.keys()
-        if (value := row.values[name]).__class__ is not Absent or (value != SERIES_ENDED and name not in RACK_PLACE)
+        if (value := row.values[name]).__class__ is not Absent or (value != SERIES_ENDED and name not in _VALUES_ONLY)
     }
+
+
+def is_judged(row: Sample) -> bool:
+    """Return whether a row depends on the judging readings of its board."""
+    return may_have_defaults(row) or has_ecc_counts(row) or _is_addressed(row)
+
+
+def _is_addressed(row: Sample) -> bool:
+    """Return whether a row is about a GPU whose key does not depend on its address."""
+    return row.view is not None and row.view.kind is ViewKind.GPU and row.view.uuid is not None
 
 
 class KnownReadings:
@@ -64,16 +81,21 @@ class KnownReadings:
         known: dict[str, Value | Absent] = {}
         for _, found in reversed(entries):
             known |= found
-        self._known = [{**known, **before}]
+        self._first: dict[str, Value | Absent] = {**known, **before}
+        self._read: list[dict[str, Value | Absent]] = [{}]
         self._times: list[int] = []
         for at, found in entries:
-            if not found.items() <= self._known[-1].items():
+            if not found.items() <= self._read[-1].items():
                 self._times.append(at)
-                self._known.append(self._known[-1] | found)
+                self._read.append(self._read[-1] | found)
+
+    def read_until(self, at: int) -> Readings:
+        """Return the newest readings of the rows up to a time, nanoseconds since 1970."""
+        return self._read[bisect_right(self._times, at)]
 
     def at(self, at: int) -> Readings:
         """Return what is known at a time, nanoseconds since 1970."""
-        return self._known[bisect_right(self._times, at)]
+        return {**self._first, **self.read_until(at)}
 
 
 class RowsOfDevices(Protocol):
@@ -93,7 +115,10 @@ class RowsOfDevices(Protocol):
 
 
 class RowJudge:
-    """Judges rows by a set of rows: the driver's defaults for what a board does not have become absent."""
+    """Judges rows by a set of rows.
+
+    The driver's defaults for what a board does not have become absent, and the rows of a GPU have its address.
+    """
 
     def __init__(self, rows: RowsOfDevices, merge_window_ns: int) -> None:
         """Take the rows, and the time within which rows are of one scrape."""
@@ -104,13 +129,12 @@ class RowJudge:
 
     def known(self, device: Device, at: int) -> Readings:
         """Return what is known of a device at a time."""
-        known = self._known.get(device)
-        if known is None:
-            known = self._known[device] = KnownReadings(self._rows.rows(device), self._rows.known_before(device))
-        return known.at(at + self._window)
+        return self._readings(device).at(at + self._window)
 
     def judged(self, machine: Machine, row: Sample) -> Sample:
-        """Return a row without the defaults of its driver, and without ECC counts that its board rules out."""
+        """Return a row with its address, without the driver's defaults and ECC counts that its board rules out."""
+        if _is_addressed(row):
+            row = self._with_address(machine, row)
         if may_have_defaults(row):
             row = without_defaults(row, self.known(device_of(machine, row), row.measured_at))
         board = board_of(row)
@@ -118,6 +142,27 @@ class RowJudge:
             return row
         device = machine, board, row.reader
         return with_ecc_mode(row, self._ecc_mode(device, self.known(device, row.measured_at).get(ECC_MODE)))
+
+    def _readings(self, device: Device) -> KnownReadings:
+        known = self._known.get(device)
+        if known is None:
+            known = self._known[device] = KnownReadings(self._rows.rows(device), self._rows.known_before(device))
+        return known
+
+    def _with_address(self, machine: Machine, row: Sample) -> Sample:
+        """Return a row with the address of its GPU.
+
+        An address that was read up to the time of the row precedes the one of its labels: other instants and ended
+        series of a request can have an earlier one. Without both, the address is what is known at that time.
+        """
+        view, at = row.view, row.measured_at + self._window
+        assert view is not None
+        known = self._readings(device_of(machine, row))
+        read = known.read_until(at).get(GPU_ADDRESS)
+        address = read or view.pci_address or known.at(at).get(GPU_ADDRESS)
+        if address == view.pci_address or not isinstance(address, str):
+            return row
+        return msgspec.structs.replace(row, view=msgspec.structs.replace(view, pci_address=address))
 
     def _ecc_mode(self, board: Device, mode: EccMode) -> EccMode:
         """Return the ECC mode in which the counts of a board count, given its mode as read."""

@@ -11,9 +11,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from gpufleet.dialects.sample_builder import SERIES_ENDED, STATE, is_end_of_series, merge_readings
-from gpufleet.fleet.board import may_have_defaults
-from gpufleet.fleet.ecc import board_of, has_ecc_counts
-from gpufleet.hub.imports.judgement import Device, Readings, RowJudge, judging_readings
+from gpufleet.fleet.ecc import board_of
+from gpufleet.hub.imports.judgement import Device, Readings, RowJudge, is_judged, judging_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.device_state import OK
@@ -160,7 +159,7 @@ class RowCache:
             for lane in Lane:
                 subject = (*device, lane)
                 for at, row in self._kept.get(subject, {}).items():
-                    if (subject, at) not in merged and (may_have_defaults(row) or has_ecc_counts(row)):
+                    if (subject, at) not in merged and is_judged(row):
                         judged = after.judged(machine, row)
                         written = row if (subject, at) in self._stored else before.judged(machine, row)
                         if judged != written:
