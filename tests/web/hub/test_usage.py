@@ -447,12 +447,9 @@ async def test_removed_gpu_is_not_in_later_allocations(site: Site, hours_of_slot
 
     async def post(seq: int, hour: int) -> None:
         at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
-        gpus = [
-            msgspec.structs.replace(gpu_view(gpu), pci_address=f"0000:0{gpu}:00.0")
-            for gpu in (0, 1)
-            if gpu == 0 or hour <= 8 or hour >= 18
-        ]
-        samples = [gpu_sample(one, at, gpu_power_watts=1.0, gpu_pci_address=one.pci_address) for one in gpus]
+        slots = {gpu: f"0000:0{gpu}:00.0" for gpu in ([0, 1] if hour <= 8 or hour >= 18 else [0])}
+        views = {gpu: msgspec.structs.replace(gpu_view(gpu), pci_address=slot) for gpu, slot in slots.items()}
+        samples = [gpu_sample(views[gpu], at, gpu_power_watts=1.0, gpu_pci_address=slots[gpu]) for gpu in slots]
         if hour in hours_of_slot:
             slot = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=SLOT)
             samples.append(gpu_sample(slot, at, gpu_pci_address=SLOT))
