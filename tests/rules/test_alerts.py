@@ -95,13 +95,23 @@ def recovery_cases() -> Iterator[RuleCase]:
     stopped = {labelled(state, {**GPU, "state": "lost"}): "0x5 1x2 stale"}
     stopped |= {labelled("gpufleet_gpu_info", GPU): "1x8 stale"}
     forwarded = {labelled(state, {**slot, "state": "lost"}): "1x9 stale"}
+    unnamed = dict(forwarded)
     forwarded |= {labelled(state, {**GPU, "state": name}): f"_x9 {name == 'ok':d}x30" for name in ("ok", "lost")}
+    ended = {labelled(state, {**slot, "state": "lost"}): "_x6 1x2 stale", labelled(power, GPU): "300+1x8 stale"}
+    guest = {**GPU, **VM, "side": "guest"}
+    vgpu = {labelled(state, {**guest, "state": "lost"}): "1x9 stale"}
+    used, share = (labelled(f"gpufleet_gpu_{name}", guest) for name in ("memory_used_bytes", "utilization_ratio"))
     for name, series, at_end in (
         ("a reader reports failures only", {**lost, labelled(power, GPU): "_x9 300+1x30"}, []),
         ("a reader repeats old values", {**lost, labelled(power, GPU): "300x40"}, ["GpuLost native"]),
         ("a reader reports nothing", lost, ["GpuLost native"]),
         ("its agent stops", {**stopped, labelled(power, GPU): "300+1x5 stale"}, ["GpuLost native"]),
         ("series that a hub forwards", forwarded, []),
+        ("a GPU without UUID works, without a state", {**unnamed, labelled(power, GPU): "_x9 300+1x30"}, []),
+        ("its readings are repeated", {**unnamed, labelled(power, GPU): "300x40"}, ["GpuLost native"]),
+        ("readings end with the state of their slot", ended, ["GpuLost native"]),
+        ("memory of a vGPU in a guest changes", {**vgpu, used: "_x9 300+1x30"}, []),
+        ("utilization of a vGPU in a guest changes", {**vgpu, share: "_x9 0+0.01x30"}, []),
     ):
         checks = [firing("GpuLost native", at="8m", of="GpuLost"), firing(*at_end, at="18m", of="GpuLost")]
         yield RuleCase(name, series, checks)

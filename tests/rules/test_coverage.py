@@ -14,6 +14,7 @@ OF_ALERTS = {
     "gpu:gpufleet_gpu_nvlinks_active:max",
     "gpu:gpufleet_gpu_model:info",
     "gpu:gpufleet_gpu_state:info",
+    "gpu:gpufleet_gpu_working:info",
 }
 """Series that are tested by the alerts that read them."""
 

@@ -10,14 +10,21 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
-from gpufleet.model.device_state import ERROR, HUNG, LOST, RESET_REQUIRED, UNREADABLE
+from gpufleet.model.device_state import ERROR, HUNG, LOST, PROVING_READINGS, RESET_REQUIRED, UNREADABLE
 from gpufleet.rules.devices import SUBJECT, AgentSeries, device_series
 from gpufleet.rules.promql import DAY_SECONDS, join_names, regex
+from gpufleet.rules.rollups import ROLLUPS, UTILIZATION
 from gpufleet.rules.rule import AlertSeverity, RecordingRule
 
 NVLINKS = "gpu_nvlinks_active"
 STATED = "gpu:gpufleet_gpu_state:info"
 """Recorded series of GPUs with a state."""
+
+WORKING = "gpu:gpufleet_gpu_working:info"
+"""Recorded series of GPUs without a state that work by their readings."""
+
+_CHANGING = tuple(name for name in ROLLUPS if name in PROVING_READINGS or name == UTILIZATION)
+"""Readings whose change proves that a GPU works. MIG mode hides the utilization, but a change of it was measured."""
 
 MODEL = "gpu:gpufleet_gpu_model:info"
 """Recorded series with the label `model`, the name of the product."""
@@ -55,17 +62,32 @@ def _metric(metric: str, matchers: str = "") -> Signal:
 
 
 def _state(*states: str) -> Signal:
-    """Return the signal of some states.
-
-    A GPU without a state for 6 minutes has none of them if its readings changed in the last 5: some exporters report
-    failures only, and others repeat the values from before a failure. The record of states can be a minute late.
-    """
+    """Return the signal of some states. A GPU that works by its readings has none of them."""
     in_states = _metric("gpu_state", f'state=~"{regex(states)}"')
+    return lambda series: f"{in_states(series)}\nor on ({join_names(*SUBJECT)})\n0 * {WORKING}"
+
+
+def working_rule() -> RecordingRule:
+    """Return the rule of GPUs that work by their readings.
+
+    Such a GPU has had no state for 6 minutes, and neither had another key in its slot: a lost GPU can be known by its
+    address only. Its readings changed in the last 5 minutes: some exporters report failures only, and others repeat the
+    values from before a failure. The record of states can be a minute late.
+    """
     subject = join_names(*SUBJECT)
-    noisy = map(device_series, ("gpu_power_watts", "gpu_temperature_celsius"))
-    proofs = "\nor\n".join(f"0 * (changes({one}[5m]) > 0)" for one in noisy)
-    stated = f"last_over_time({STATED}[6m])"
-    return lambda series: f"{in_states(series)}\nor on ({subject})\n(({proofs}) unless on ({subject}) {stated})"
+    changes = "\n  or\n  ".join(f'changes({device_series(name)}{{kind="gpu"}}[5m]) > 0' for name in _CHANGING)
+    return RecordingRule(
+        record=WORKING,
+        expr=f"group by ({subject}) (\n  {changes}\n)\n"
+        f"unless on ({subject}) last_over_time({STATED}[6m])\n"
+        f'unless on ({_slot_of(SUBJECT)}) last_over_time({STATED}{{pci_address!=""}}[6m])',
+        help="GPUs without a state whose readings changed within 5 minutes; always 1",
+    )
+
+
+def _slot_of(subject: tuple[str, ...]) -> str:
+    """Return the labels of the slot of a device."""
+    return join_names(*(label for label in subject if label != "uuid"))
 
 
 def _union(signals: Iterable[str]) -> str:
@@ -183,8 +205,7 @@ def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...],
     """
     labels = join_names(*subject)
     known = f'{record}{{fault="{fault.name}"}}'
-    in_slot = join_names(*(label for label in subject if label != "uuid"))
-    replaced = f"\n  unless on ({in_slot})\n  ({slots} unless on ({labels}) {known})" if slots else ""
+    replaced = f"\n  unless on ({_slot_of(subject)})\n  ({slots} unless on ({labels}) {known})" if slots else ""
     return RecordingRule(
         record=record,
         expr=f"0 * (({signal}) == 1) + time()\nor on ({labels})\n(\n"

@@ -13,7 +13,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
 from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
 from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
-from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, STATED, fault_rule
+from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, STATED, WORKING, fault_rule, working_rule
 from gpufleet.rules.gaps import native_gaps
 from gpufleet.rules.promql import join_names, max_by, of_both, regex
 from gpufleet.rules.rollups import AMBIGUOUS, ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
@@ -43,8 +43,10 @@ PHYSICAL = "gpu:gpufleet_physical:info"
 VMI_INFO, VMI_OF_UUID = "gpu:gpufleet_vmi:info", "gpu:gpufleet_vmi_uuid:info"
 XID, XID_WINDOW, XID_SECONDS = "gpu:gpufleet_xid:max", "15m", 900
 FAULT = "gpu:gpufleet_fault:timestamp_seconds"
-SLOTS = f'({PHYSICAL}{{pci_address!=""}} or {STATED}{{pci_address!="",uuid!=""}})'
-"""GPUs in slots. Series that a hub forwards have no texts: their GPUs are known by their states."""
+SLOTS = (
+    f'({PHYSICAL}{{pci_address!=""}} or {STATED}{{pci_address!="",uuid!=""}} or {WORKING}{{pci_address!="",uuid!=""}})'
+)
+"""GPUs in slots. Series that a hub forwards have no texts: their GPUs are known by their states or readings."""
 NO_PROOF = regex((HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT))
 GPU = 'kind="gpu"'
 GUEST_GPU = f'{GPU},side="guest"'
@@ -123,6 +125,7 @@ def _inventory_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
             expr=f"1 + 0 * ({series.metric_per_device('gpu_state', GPU)})",
             help="GPUs with a state; always 1",
         ),
+        working_rule(),
         RecordingRule(
             record=MODEL,
             expr=series.per_device(GPU_INFO, f'{GPU},name!=""', "model", sources={"model": ("name",)}),
