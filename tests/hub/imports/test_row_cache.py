@@ -325,6 +325,16 @@ def test_rows_are_judged_alike_for_any_split_of_a_writers_queues(seed: int, prod
     assert {key: values for key, values in store.items() if key[0] is not Lane.STATIC} == expected
 
 
+@pytest.mark.parametrize("mode", [None, Absent(Reason.TIMEOUT)])
+def test_first_errors_of_a_board_make_its_earlier_zeros_values(mode: Value | Absent | None) -> None:
+    rows = RowCache()
+    modes = [] if mode is None else [sample(0, T0, {MODE: mode}, lane=Lane.STATIC)]
+    named = sample(0, T0, {"gpu_name": "NVIDIA GB10"}, lane=Lane.STATIC)
+    rows.keep(NODE, rows.merge(NODE, [*modes, named, sample(0, T0, {COUNT: 0})]), 0.0)
+    written = rows.merge(NODE, [sample(0, T0 + NANOS, {COUNT: 7})])
+    assert [row.values[COUNT] for row in written] == [7, 0]
+
+
 def test_ecc_mode_of_the_same_scrape_counts() -> None:
     """The points of one scrape can have slightly different times."""
     rows, later = RowCache(merge_window_ns=5), T0 + NANOS

@@ -137,11 +137,15 @@ class RowJudge:
             row = self._with_address(machine, row)
         if may_have_defaults(row):
             row = without_defaults(row, self.known(device_of(machine, row), row.measured_at))
+        return with_ecc_mode(row, self.ecc_mode(machine, row)) if has_ecc_counts(row) else row
+
+    def ecc_mode(self, machine: Machine, row: Sample) -> EccMode:
+        """Return the ECC mode in which the counts of a row count; None for the machine itself."""
         board = board_of(row)
-        if board is None or not has_ecc_counts(row):
-            return row
+        if board is None:
+            return None
         device = machine, board, row.reader
-        return with_ecc_mode(row, self._ecc_mode(device, self.known(device, row.measured_at).get(ECC_MODE)))
+        return self._ecc_mode(device, self.known(device, row.measured_at).get(ECC_MODE))
 
     def _readings(self, device: Device) -> KnownReadings:
         known = self._known.get(device)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from gpufleet.dialects.sample_builder import SERIES_ENDED, STATE, is_end_of_series, merge_readings
-from gpufleet.fleet.ecc import board_of
+from gpufleet.fleet.ecc import board_of, has_ecc_counts
 from gpufleet.hub.imports.judgement import Device, Readings, RowJudge, is_judged, judging_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
@@ -148,6 +148,8 @@ class RowCache:
             newest = kept[max(kept)] if kept else None
             for at, row in rows.items():
                 merged[subject, at] = _MergedRow(after.judged(machine, row), row)
+                if has_ecc_counts(row) and before.ecc_mode(machine, row) != after.ecc_mode(machine, row):
+                    news[machine, board_of(row) or "", row.reader] = None  # its first errors prove that it has ECC
                 judging = judging_readings(row)
                 if not judging or device in news:
                     continue
