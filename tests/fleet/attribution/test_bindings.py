@@ -71,6 +71,13 @@ def test_slot_that_the_last_gpu_left_is_not_bound() -> None:
     assert bind(spec, MACHINE, left, (hangs,)).devices == {FIRST: ("gpu/GPU-1",)}
 
 
+def test_vacated_slot_is_not_bound_to_the_gpu_before_the_last_one() -> None:
+    spec, stored = allocation(devices=(FIRST,)).spec, [seen("GPU-1", FIRST, 300), seen("GPU-2", FIRST, 60)]
+    assert bind(spec, MACHINE, stored, vacated={FIRST}).devices == {}
+    slot = seen(None, FIRST)
+    assert bind(spec, MACHINE, [*stored, slot], vacated={FIRST}).devices == {FIRST: (f"gpu/pci/{FIRST}",)}
+
+
 def test_uuid_is_bound_without_a_sample_and_an_unseen_address_is_not() -> None:
     spec = allocation(devices=("GPU-1", "MIG-1", SECOND)).spec
     assert bind(spec, MACHINE, [seen("GPU-9", FIRST)]).devices == {"GPU-1": ("gpu/GPU-1",), "MIG-1": ("mig/MIG-1",)}

@@ -10,6 +10,7 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.access import Role
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -80,6 +81,15 @@ class Fleet:
         batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
         return encode(batch)
 
+    async def read(self, machine: Machine, minute: int, view: View, *, reader: str = "nvml", **values: Any) -> None:
+        """Post the sample of a GPU by a reader."""
+        self._seq += 1
+        at, sender = self.start + minute * self.unit, machine.machine_id or ""
+        sample = msgspec.structs.replace(gpu_sample(view, at, **values), reader=reader)
+        report = MachineReport(machine=machine, samples=(sample,))
+        batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
+        await self.site.post(encode(batch))
+
     async def write_power(
         self, host: str, gpu: int, power: float, minute: int, *, is_stored: bool = True, **labels: str
     ) -> None:
@@ -114,6 +124,11 @@ class Fleet:
         window = f"start={self.time(0)}&end={self.time(40)}&step=60s"
         answer = (await self.site.request(f"/v1/allocations/{name}/series?metric=gpu_power_watts&{window}"))[1]
         return {point["value"] for one in answer["series"] for point in one["points"] if point["value"] is not None}
+
+    async def shown(self, name: str) -> dict[str, str | None]:
+        """Return the view keys of the devices in an allocation's answer, with the reason why the power is absent."""
+        devices = (await self.site.request(f"/v1/allocations/{name}/metrics"))[1]["devices"]
+        return {one["id"].split("/", 2)[2]: one["readings"]["gpu_power_watts"].get("absent") for one in devices}
 
     async def messages(self, name: str) -> set[str]:
         events = (await self.site.request(f"/v1/events?allocation={name}&since={self.time(0)}"))[1]["events"]
@@ -789,6 +804,28 @@ async def test_listed_address_is_that_of_a_gpu_that_another_machine_reports_too(
     assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[address]))[0] == 201
     *_, bound = (await fleet.site.request("/v1/allocations/a"))[1]["bindings"]
     assert bound["devices"] == {address: ["gpu/GPU-x"]}
+
+
+@pytest.mark.parametrize("unread", [Reason.GPU_LOST, Reason.BOUND_TO_VFIO])
+@pytest.mark.parametrize("listed", ["GPU-x", "0000:01:00.0"])
+async def test_next_card_in_a_slot_is_not_shown_for_a_gpu_on_another_machine(
+    fleet: Fleet, unread: Reason, listed: str
+) -> None:
+    """Another GPU was in the slot before. A second reader has not reported since the GPU left."""
+    is_lost = unread is Reason.GPU_LOST
+    slot = msgspec.structs.replace(UNREAD, side=Side.HOST) if is_lost else UNREAD
+    values: dict[str, Any] = {"gpu_power_watts": Absent(unread), **({"gpu_state": "lost"} if is_lost else {})}
+    await fleet.report(SEVEN, 90.0, 0, gpu("GPU-w"))
+    for reader in ("nvml", "nvidia_smi"):
+        await fleet.read(SEVEN, 1, gpu("GPU-x"), reader=reader, gpu_power_watts=100.0)
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[listed]))[0] == 201
+    await fleet.report(NINE, 101.0, 12, gpu("GPU-x", "0000:09:00.0"))
+    await fleet.read(SEVEN, 20, slot, **values)
+    assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(20), devices=["0000:01:00.0"]))[0] == 201
+    assert await fleet.shown("a") == {"gpu/GPU-x": Reason.NOT_REPORTED}
+    assert await fleet.shown("c") == {slot.key: unread}
+    assert (await fleet.put("w", "bravo", "gpu-7", valid_from=fleet.time(0), devices=["GPU-w"]))[0] == 201
+    assert await fleet.shown("w") == {"gpu/GPU-w": Reason.NOT_REPORTED}
 
 
 async def test_vacant_address_means_the_gpu_since_it_came_there(fleet: Fleet) -> None:

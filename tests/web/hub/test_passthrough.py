@@ -119,6 +119,19 @@ async def test_device_is_not_that_of_an_earlier_card_in_its_slot(site: Site) -> 
     assert device["passthrough"]["known"] is False
 
 
+async def test_device_is_not_that_of_a_card_on_another_machine(site: Site) -> None:
+    """Its guest has ended since."""
+    at, before = now(), now() - 900 * NANOS
+    await post(site, 1, before, (gpu_sample(gpu_view(1), before),), report(before, 1))
+    there = (gpu_sample(gpu_view(1), at),)
+    await site.post(encode(make_batch(1, at, sender="node-b", machine=Machine(name="node-b"), samples=there)))
+    await post(site, 2, at, (vfio(1, at),))
+    (device,) = (await allocation_answer(site, "0000:01:00.0"))["devices"]
+    assert (device["id"].split("/", 2)[2], device["passthrough"]["known"]) == ("gpu/pci/0000:01:00.0", False)
+    _, host = await site.request(f"/v1/gpus/{device['id'].replace(':', '%3A')}")
+    assert host["device"]["passthrough"]["known"] is False
+
+
 async def test_unseen_device_is_not_assigned_to_a_guest(site: Site) -> None:
     at = now()
     await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS), gpu_sample(gpu_view(2), at)))

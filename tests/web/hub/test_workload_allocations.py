@@ -57,6 +57,11 @@ class Cluster:
         samples = tuple(msgspec.structs.replace(one, provenance=provenance) for one in samples)
         await self._post(minute, samples, holdings, machine, events)
 
+    async def report_lost(self, minute: float, view: View, holdings: Sequence[Holding] = ()) -> None:
+        """Report a GPU as lost."""
+        values: dict[str, Value | Absent] = {"gpu_state": "lost", "gpu_power_watts": Absent(Reason.GPU_LOST)}
+        await self._post(minute, [gpu_sample(view, self.at(minute), **values)], holdings, NODES[0])
+
     async def report_mig(
         self, minute: float, sizes: Mapping[View, int | Absent], holdings: Sequence[Holding] = ()
     ) -> None:
@@ -160,6 +165,17 @@ async def test_pod_answers_with_its_own_devices(cluster: Cluster) -> None:
     }
     assert (answer["aggregate"]["coverage"], answer["host"], answer["host_dimensions"]) == ("1 of 1 devices", {}, [])
     assert answer["machine"] == answer["devices"][0]["machine"]
+
+
+async def test_next_card_in_a_slot_is_not_shown_for_a_gpu_on_another_machine(cluster: Cluster) -> None:
+    """The holding of the GPU has not ended yet."""
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    held, slot = cluster.held(ONE, pod(FIRST), 5), msgspec.structs.replace(ONE, uuid=None)
+    await cluster.report(6, {ONE: 101.0})
+    await cluster.report(20, {ONE: 102.0}, machine=NODES[1])
+    await cluster.report_lost(30, slot, [held])
+    (device,) = (await cluster.metrics("a"))["devices"]
+    assert (device["uuid"], "gpu_state" in device["readings"]) == (ONE.uuid, False)
 
 
 async def test_hand_over_within_a_step_shows_each_pod_its_own_values(cluster: Cluster) -> None:

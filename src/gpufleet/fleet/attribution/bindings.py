@@ -87,7 +87,7 @@ def bind(
     machine: MachineRecord,
     stored: Sequence[StoredSample],
     readers: Sequence[ReaderStatus] = (),
-    left: Container[str] = (),
+    vacated: Container[str] = (),
 ) -> Binding:
     """Bind a spec to a machine and to the devices that its newest samples and the status of its readers show.
 
@@ -101,14 +101,15 @@ def bind(
         machine: that its target names.
         stored: newest samples of the machine.
         readers: of the machine.
-        left: keys of GPUs that another machine reported since.
+        vacated: PCI addresses whose last GPU another machine reported since.
     """
     if spec.devices is None:
         return Binding(machine=machine.id)
     own = [one for one in stored if is_of_host(one)]
     views, unlisted = known_views(own), unlisted_keys(own, readers)
-    seen = {view.pci_address for key, view in views.items() if key not in unlisted and key not in left}
-    occupants = last_occupants([one for one in own if one.sample.view is not None and one.sample.view.key not in left])
+    present = without_occupants(own, vacated)
+    seen = {view.pci_address for key, view in known_views(present).items() if key not in unlisted}
+    occupants = last_occupants(present)
     devices: dict[str, tuple[str, ...]] = {}
     for name in spec.devices:
         address = pci_address(name)
@@ -136,6 +137,41 @@ def last_occupants(stored: Sequence[StoredSample]) -> dict[str, str]:
         if view.kind is ViewKind.GPU and view.uuid is not None and view.pci_address is not None:
             found[view.pci_address] = key
     return found
+
+
+def unread_occupants(stored: Sequence[StoredSample], devices: Container[str] | None = None) -> dict[str, str]:
+    """Return the `last_occupants` of the slots whose newest report has no UUID.
+
+    Args:
+        stored: newest samples of a machine.
+        devices: keys of views; a slot is left out if neither it nor its last occupant is among them. None for all.
+    """
+    unread: dict[str, int] = {}
+    read: dict[str, int] = {}
+    for one in stored:
+        view = one.sample.view
+        if view is not None and view.kind is ViewKind.GPU and view.pci_address is not None:
+            newest = unread if view.uuid is None else read
+            newest[view.pci_address] = max(one.sample.measured_at, newest.get(view.pci_address, 0))
+    slots = {address for address, at in unread.items() if at >= read.get(address, 0)}
+    return {
+        address: key
+        for address, key in (last_occupants(stored) if slots else {}).items()
+        if address in slots and (devices is None or key in devices or _pci_key(address) in devices)
+    }
+
+
+def without_occupants(stored: Sequence[StoredSample], vacated: Container[str]) -> Sequence[StoredSample]:
+    """Return the samples of a machine without those of GPUs that were read by their UUIDs in vacated slots.
+
+    What is reported of such a slot is of the next card, and not of a GPU that was there.
+    """
+    gone = {key for key, view in known_views(stored).items() if view.uuid is not None and view.pci_address in vacated}
+    return [
+        one
+        for one in stored
+        if one.sample.view is None or gone.isdisjoint((one.sample.view.key, one.sample.view.parent))
+    ]
 
 
 def pci_address(name: str) -> str | None:

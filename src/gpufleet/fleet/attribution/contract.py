@@ -50,7 +50,7 @@ from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.view import Side, View, ViewKind, view_of_key
 
 NO_ANSWERER = {
     AllocationKind.GPU_SLICE: (
@@ -122,7 +122,8 @@ def answer(
     Args:
         allocation: the queried allocation.
         machines: as in `current_machine`.
-        stored: the newest samples of the machine that `current_machine` returns.
+        stored: the newest samples of the machine that `current_machine` returns, without those of a GPU that left an
+            unread slot (`bindings.without_occupants`).
         readers: status of that machine's readers.
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.
@@ -250,6 +251,7 @@ def _allocated(
 ) -> tuple[AnswerDevice, ...]:
     """Return the bound devices, or all if none are listed. A listed device that is not present has no values.
 
+    It has the id of the bound device: another card can be at a listed address.
     A UUID that no driver shows any more stands for the unnamed GPU at its address (`homes`, by view key) if no other
     UUID was read there since: otherwise the unnamed GPU is the one that replaced it.
     """
@@ -263,7 +265,8 @@ def _allocated(
         ids = [f"{machine.cluster}/{machine.id}/{key}" for key in keys]
         fits = [by_id[id_] for id_ in ids if id_ in by_id]
         fits = fits or [by_address[home] for key in keys if (home := homes.get(key, "")) in by_address]
-        for one in fits or [unreported_device(_listed_view(name), machine, "listed by the allocation")]:
+        view = view_of_key(keys[0]) if keys else _listed_view(name)
+        for one in fits or [unreported_device(view, machine, "listed by the allocation")]:
             listed.setdefault(one.id, one)
     return with_parents(listed.values(), found)
 

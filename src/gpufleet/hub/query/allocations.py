@@ -468,10 +468,9 @@ class AllocationQueries:
         target = self._resolve(allocation, name=name)
         if isinstance(target, AllocationAnswer):
             return target
-        machine = target.machine
-        stored = self._store.latest(machine.cluster, machine.id)
-        readers = self._store.readers(machine.cluster, machine.id)
-        return self._answer(target, stored, readers, name=name)
+        binding = bindings.binding_at(allocation, target.at)
+        found = self._lookup.samples_of(target.machine, None if binding is None else bindings.bound_devices(binding))
+        return self._answer(target, found.stored, found.readers, name=name)
 
     def _resolve(self, allocation: Allocation, *, name: bool) -> AllocationAnswer | _ResolvedTarget:
         """Return the machine that answers for an allocation, or the answer if no single host gives it."""

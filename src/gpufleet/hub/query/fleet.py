@@ -488,7 +488,7 @@ class FleetQueries:
         return msgspec.structs.replace(record, device=msgspec.structs.replace(device, passthrough=state))
 
     def _passed_through(self, host: MachineRecord, devices: Sequence[AnswerDevice]) -> dict[str, frozenset[str]]:
-        return passthrough.passed_through(devices, self._store.latest(host.cluster, host.id))
+        return passthrough.passed_through(devices, self._lookup.samples_of(host).stored)
 
     def _machine(self, name_or_id: str) -> MachineRecord:
         """Return the machine with this id, otherwise the only one with this name."""

@@ -1,7 +1,7 @@
 """Machine lookup by name, id or allocation target, and conflicts between allocations. Blocks."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
@@ -36,6 +36,7 @@ from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.holdings import Holding
 from gpufleet.model.kubernetes import ClusterNode
 from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
 from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.stored.samples import StoredSample
@@ -197,14 +198,34 @@ class MachineLookup:
             return None
         if spec.devices is None:
             return bindings.bind(spec, machine, ())
-        of_machine = machine.cluster, machine.id
-        stored, readers = self._store.latest(*of_machine), self._store.readers(*of_machine)
-        own = [one for one in stored if bindings.is_of_host(one)]
+        found = self._with_samples(machine)
+        own = [one for one in found.stored if bindings.is_of_host(one)]
         addresses = {bindings.pci_address(name) for name in spec.devices}
-        occupants = {key for address, key in bindings.last_occupants(own).items() if address in addresses}
-        unlisted = unlisted_keys(own, readers)
-        left = {key for key in occupants if self._has_left(machine, own, key, is_listed=key not in unlisted)}
-        return bindings.bind(spec, machine, stored, readers, left)
+        occupants = {address: key for address, key in bindings.last_occupants(own).items() if address in addresses}
+        vacated = self._vacated(machine, own, found.readers, occupants)
+        return bindings.bind(spec, machine, found.stored, found.readers, vacated)
+
+    def _vacated(
+        self,
+        machine: MachineRecord,
+        own: Sequence[StoredSample],
+        readers: Sequence[ReaderStatus],
+        occupants: Mapping[str, str],
+    ) -> set[str]:
+        """Return the PCI addresses whose occupants another machine has reported since.
+
+        Args:
+            machine: the machine.
+            own: its newest samples of itself and its devices.
+            readers: of the machine.
+            occupants: PCI address to the key of the GPU that was last read there.
+        """
+        unlisted = unlisted_keys(own, readers) if occupants else ()
+        return {
+            address
+            for address, key in occupants.items()
+            if self._has_left(machine, own, key, is_listed=key not in unlisted)
+        }
 
     def _has_left(self, machine: MachineRecord, own: Sequence[StoredSample], key: str, *, is_listed: bool) -> bool:
         """Return whether another machine reported a GPU later than this one.
@@ -312,14 +333,37 @@ class MachineLookup:
         return bool(self._store.holdings(HoldingQuery(cluster=cluster, start=now, end=LATEST, limit=1)))
 
     def with_samples(self, cluster: str, ids: Iterable[str]) -> list[MachineSamples]:
-        """Return the machines with these ids, with their newest samples and readers."""
+        """Return the machines with these ids, with their newest samples and readers.
+
+        GPUs that left an unread slot for another machine have no samples: the card in the slot is another one.
+        """
         machines = self.with_ids(cluster, ids)
         known = [one.id for one in machines]
         stored, readers = self._store.latest_of(cluster, known), self._store.readers_of(cluster, known)
         return [
-            MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=readers.get(one.id, ()))
+            self._without_departed(
+                MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=readers.get(one.id, ()))
+            )
             for one in machines
         ]
+
+    def samples_of(self, machine: MachineRecord, devices: Container[str] | None = None) -> MachineSamples:
+        """Return a machine with its newest samples and readers, as `with_samples` does.
+
+        Args:
+            machine: the machine.
+            devices: keys of the views that are used; None for all.
+        """
+        return self._without_departed(self._with_samples(machine), devices)
+
+    def _without_departed(self, found: MachineSamples, devices: Container[str] | None = None) -> MachineSamples:
+        """Return a machine without the samples of GPUs that left an unread slot for another machine."""
+        own = [one for one in found.stored if bindings.is_of_host(one)]
+        occupants = bindings.unread_occupants(own, devices)
+        vacated = self._vacated(found.machine, own, found.readers, occupants)
+        if not vacated:
+            return found
+        return msgspec.structs.replace(found, stored=bindings.without_occupants(found.stored, vacated))
 
     def _with_samples(self, machine: MachineRecord) -> MachineSamples:
         return MachineSamples(
