@@ -11,7 +11,15 @@ from gpufleet.fleet.cluster_objects import listed_objects, newest_objects, selec
 from gpufleet.fleet.readings import StateReport, deciding_state
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED
-from gpufleet.model.api.inventory import RETURN_GAP_NS, ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.inventory import (
+    RETURN_GAP_NS,
+    ChangeKind,
+    ChangeQuery,
+    GpuPool,
+    SlotRow,
+    StoredChange,
+    StoredSlot,
+)
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.catalogue import KUBERNETES_REPORTED, Lane
@@ -165,22 +173,23 @@ class MemoryStore:
             for one in self._samples(cluster, machine)
             if one.sample.view is not None
         }
-        found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
-        for _, machine, key, at_slot, at, before in changes:
+        found: dict[tuple[str, str, str], list[SlotRow]] = {}
+        for _, machine, key, at_slot, row in changes:
             if view in (None, key) and address in (None, at_slot):
-                found.setdefault((machine, key, at_slot), []).append((at, before))
+                found.setdefault((machine, key, at_slot), []).append(row)
         return tuple(
-            StoredSlot(cluster=cluster, machine=machine, view=key, address=at_slot, first=min(times)[0],
-                       newest=max(times)[0], last_seen=seen[machine, key], begun=tuple(sorted(at for at, _ in times)),
-                       pauses=tuple(sorted((b, at) for at, b in times if b and at - b > RETURN_GAP_NS)))
-            for (machine, key, at_slot), times in sorted(found.items())
+            StoredSlot(cluster=cluster, machine=machine, view=key, address=at_slot, first=min(times),
+                       newest=max(times), last_seen=seen[machine, key], begun=times, rows=tuple(sorted(rows)))
+            for (machine, key, at_slot), rows in sorted(found.items())
+            for times in [tuple(sorted({row.since for row in rows}))]
         )  # fmt: skip
 
     def changes(self, query: ChangeQuery) -> tuple[StoredChange, ...]:
         found: list[StoredChange] = []
         places: dict[str, tuple[str, ...]] = {}
         tenants: dict[tuple[str, ...], str] = {}
-        for cluster, machine, key, address, at, _ in sorted(self._slot_changes(), key=lambda one: (one[4], one)):
+        for cluster, machine, key, address, row in sorted(self._slot_changes(), key=lambda one: (one[4].since, one)):
+            at = row.since
             place = (cluster, machine, address)
             pairs: list[tuple[ChangeKind, tuple[str, ...] | None, tuple[str, ...]]] = [
                 (ChangeKind.MOVED, places.get(key), place),
@@ -226,23 +235,20 @@ class MemoryStore:
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         return ()
 
-    def _slot_changes(self) -> list[tuple[str, str, str, str, int, int]]:
-        """Return cluster, machine, view, slot and time of every change of a GPU's slot, and of its returns.
-
-        The last number is the time of the report before.
-        """
-        changes: list[tuple[str, str, str, str, int, int]] = []
-        newest: dict[tuple[str, str, str], tuple[str, int]] = {}
+    def _slot_changes(self) -> list[tuple[str, str, str, str, SlotRow]]:
+        """Return cluster, machine, view and slot of every change of a GPU's slot, and of its returns, by reader."""
+        changes: list[tuple[str, str, str, str, SlotRow]] = []
+        newest: dict[tuple[str, str, str, str], tuple[str, int]] = {}
         for cluster, machine in sorted(self._by_machine):
             for one in self._samples(cluster, machine):
                 address = one.sample.values.get("gpu_pci_address")
                 if one.sample.view is None or one.sample.view.kind is not ViewKind.GPU or not isinstance(address, str):
                     continue
-                place, at = (cluster, machine, one.sample.view.key), one.sample.measured_at
-                before, seen = newest.get(place, ("", 0))
+                place, reader, at = (cluster, machine, one.sample.view.key), one.sample.reader, one.sample.measured_at
+                before, seen = newest.get((*place, reader), ("", 0))
                 if before != address or at - seen > RETURN_GAP_NS:
-                    changes.append((*place, address, at, seen))
-                newest[place] = address, max(at, seen)
+                    changes.append((*place, address, SlotRow(reader, at, seen if seen < at else 0)))
+                newest[*place, reader] = address, max(at, seen)
         return changes
 
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:

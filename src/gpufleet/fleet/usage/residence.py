@@ -33,6 +33,24 @@ def last_reported(stored: Mapping[str, Sequence[StoredSample]], side: Side = Sid
     return found
 
 
+def last_listed(stored: Mapping[str, Sequence[StoredSample]], side: Side) -> dict[tuple[str, str, str], int]:
+    """Return when each reader last reported the address of each GPU of a machine on a side, from the newest samples.
+
+    GPUs on the PCI bus only are on the side of the host. A lost GPU has no address in its newest sample.
+    """
+    sides = {side, Side.PCI_ONLY} if side is Side.HOST else {side}
+    found: dict[tuple[str, str, str], int] = {}
+    for machine, samples in stored.items():
+        for one in samples:
+            view = one.sample.view
+            if view is None or view.kind is not ViewKind.GPU or view.side not in sides:
+                continue
+            if isinstance(one.sample.values.get("gpu_pci_address"), str):
+                observer = machine, view.key, one.sample.reader
+                found[observer] = max(found.get(observer, 0), one.sample.measured_at)
+    return found
+
+
 def possibly_moved(reported: Iterable[Place]) -> list[str]:
     """Return the machines with a GPU that another machine reported, too."""
     by_view: dict[str, set[str]] = defaultdict(set)

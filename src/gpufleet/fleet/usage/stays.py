@@ -8,8 +8,6 @@
   machine continued to report it.
 - A GPU that came into an empty slot has been there since, if its machine reported another GPU before. A PCI device that
   no driver read is no empty slot.
-- A GPU that its machine stopped reporting, while it went on reporting others, was there until the end of the first hour
-  without it, unless its slot was reported in its place.
 - A GPU known by a list index only was there until its machine first reported a GPU by UUID or address.
 
 A machine begins to report a GPU again after a pause of `RETURN_GAP_NS`. The store keeps these times as long as its
@@ -18,31 +16,17 @@ times of one slot that follow each other within `RETURN_GAP_NS` are one beginnin
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, Interval
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.api.inventory import RETURN_GAP_NS, StoredSlot
-from gpufleet.model.time import NANOS
 from gpufleet.model.view import SLOT_PREFIX
-
-_PASS_NS = 300 * NANOS
-"""Longest time between the reports of two GPUs in one pass of a reader."""
 
 Reported = Callable[[Place, int, int], bool]
 """Returns whether a machine reported a GPU within an interval, nanoseconds since 1970."""
-
-Departure = Callable[[Place, Collection[str], int, int], Interval | None]
-"""Returns the first hour, after that of the last report of a GPU, in which its machine reported others, given by keys.
-
-Both are searched in an interval, nanoseconds since 1970. None if there is no such hour.
-"""
-
-
-def never_left(place: Place, others: Collection[str], start: int, end: int) -> None:
-    """Return that a GPU stayed in its machine."""
 
 
 def never_reported(place: Place, start: int, end: int) -> bool:
@@ -55,7 +39,6 @@ def bounded_stays(
     last: Mapping[Place, int],
     was_reported: Reported = never_reported,
     ids: MachineIds | None = None,
-    departure: Departure = never_left,
 ) -> dict[Place, tuple[Interval, ...]]:
     """Return the stays of GPUs that were not always in their machine. All others have been there always.
 
@@ -68,26 +51,21 @@ def bounded_stays(
         was_reported: queried for a machine that began to report a GPU again after another one had, and for a GPU whose
             slot was known later than that of another GPU.
         ids: of the machines; by default each id is of a machine of its own.
-        departure: queried for a time in which a machine did not report a GPU, and can have reported others.
     """
     ids = ids or MachineIds()
     seen: dict[Place, list[tuple[int, str]]] = defaultdict(list)
-    pauses: dict[Place, list[Interval]] = defaultdict(list)
-    unread: dict[tuple[str, str], StoredSlot] = {}
+    unread: dict[tuple[str, str], int] = {}
     for one in slots:
         if (one.machine, one.view) in last:
             seen[one.machine, one.view] += [(at, one.address) for at in one.begun]
-            pauses[one.machine, one.view] += one.pauses
         elif one.view.startswith(SLOT_PREFIX):
-            unread[one.machine, one.address] = one
+            unread[one.machine, one.address] = min(one.first, unread.get((one.machine, one.address), one.first))
     seen = {place: _without_repeats(times) for place, times in seen.items()}
     found = _moved(seen, last, was_reported, ids)
     for place, since in _displaced(seen, found, last, was_reported):
-        found[place] = _without(found.get(place, [(0, UNBOUNDED)]), *since)
+        found[place] = without(found.get(place, [(0, UNBOUNDED)]), *since)
     for place, begun in _added(seen, was_reported, unread):
-        found[place] = _without(found.get(place, [(0, UNBOUNDED)]), 0, begun)
-    for place, away in _departed(seen, last, pauses, departure, unread):
-        found[place] = _without(found.get(place, [(0, UNBOUNDED)]), *away)
+        found[place] = without(found.get(place, [(0, UNBOUNDED)]), 0, begun)
     return {place: tuple(stays) for place, stays in found.items()}
 
 
@@ -120,7 +98,7 @@ def with_indexed(
             found[place] = ((0, since),)
     for place in named:
         if place[0] in begun:
-            found[place] = tuple(_without(found.get(place, [(0, UNBOUNDED)]), 0, begun[place[0]]))
+            found[place] = tuple(without(found.get(place, [(0, UNBOUNDED)]), 0, begun[place[0]]))
     return found
 
 
@@ -223,62 +201,25 @@ def _displaced(
 
 
 def _added(
-    seen: Mapping[Place, Sequence[tuple[int, str]]],
-    was_reported: Reported,
-    unread: Mapping[tuple[str, str], StoredSlot],
+    seen: Mapping[Place, Sequence[tuple[int, str]]], was_reported: Reported, unread: Mapping[tuple[str, str], int]
 ) -> Iterable[tuple[Place, int]]:
     """Yield GPUs that came into a machine that had reported others, with the time of their first report.
 
-    A GPU without a UUID that was reported in its slot, in `unread`, was the same one.
+    A GPU without a UUID in its slot, first reported at the time in `unread`, was the same one.
     """
     earliest: dict[str, int] = {}
     for (machine, _), times in seen.items():
         earliest[machine] = min(times[0][0], earliest.get(machine, UNBOUNDED))
     for place, times in seen.items():
         machine, (first, address) = place[0], times[0]
-        own = unread.get((machine, address))
-        first = first if own is None else min(first, own.first)
+        first = min(first, unread.get((machine, address), first))
         if first - RETURN_GAP_NS <= earliest[machine]:
             continue
         if not was_reported(place, 0, first - RETURN_GAP_NS):
             yield place, first
 
 
-def _departed(
-    seen: Mapping[Place, Sequence[tuple[int, str]]],
-    last: Mapping[Place, int],
-    pauses: Mapping[Place, Sequence[Interval]],
-    departure: Departure,
-    unread: Mapping[tuple[str, str], StoredSlot],
-) -> Iterator[tuple[Place, Interval]]:
-    """Yield GPUs with an interval in which their machine did not have them, and had others.
-
-    A GPU without a UUID that was reported in its slot, in `unread`, was the same one.
-    """
-    views: dict[str, set[str]] = defaultdict(set)
-    for machine, view in seen:
-        views[machine].add(view)
-    for place, times in seen.items():
-        machine, view = place
-        others = {key: (machine, key) for key in sorted(views[machine] - {view})}
-        for start, end in (*pauses.get(place, ()), (last[place], UNBOUNDED)):
-            if not any(_overlap(seen[of][0][0], last[of], pauses[of], start, end) for of in others.values()):
-                continue
-            hour = departure(place, tuple(others), start, end)
-            address = next((slot for at, slot in reversed(times) if at <= start), times[0][1])
-            slot = unread.get((machine, address))
-            if hour is None or (slot and _overlap(slot.first, slot.last_seen, slot.pauses, *hour)):
-                continue
-            yield place, (hour[1], min([end, *(at for at in (slot.begun if slot else ()) if at > hour[1])]))
-
-
-def _overlap(first: int, last: int, pauses: Iterable[Interval], start: int, end: int) -> bool:
-    """Return whether reports from `first` to `last`, apart from pauses, can be in an interval; not at its ends only."""
-    absent = ((0, first), *pauses, (last, UNBOUNDED))
-    return not any(a <= start + _PASS_NS and end <= b + _PASS_NS for a, b in absent)
-
-
-def _without(stays: Iterable[Interval], start: int, end: int) -> list[Interval]:
+def without(stays: Iterable[Interval], start: int, end: int) -> list[Interval]:
     """Return stays without an interval."""
     parts = [part for a, b in stays for part in ((a, min(b, start)), (max(a, end), b))]
     return [(a, b) for a, b in parts if a < b]

@@ -1,22 +1,22 @@
 """Stays of GPUs in the machines of a cluster, by what the store has of their reports. Blocks."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, product, repeat
 
 from gpufleet.fleet.attribution.bindings import HOST_SOURCES
 from gpufleet.fleet.identity import MachineIds
 from gpufleet.fleet.readings import STATE
+from gpufleet.fleet.usage.absences import HOUR_NS, absences, windows
 from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Interval,
     indexed_gpus,
+    last_listed,
     last_reported,
     possibly_added,
     possibly_moved,
     possibly_replaced,
 )
-from gpufleet.fleet.usage.stays import bounded_stays, with_indexed
+from gpufleet.fleet.usage.stays import bounded_stays, with_indexed, without
 from gpufleet.fleet.usage.units import Place
 from gpufleet.hub.query.usage_inputs import MAX_SPAN_NS
 from gpufleet.model.reading import Provenance
@@ -27,9 +27,6 @@ from gpufleet.model.view import Side, ViewKind
 from gpufleet.ports.store import HistoryStore, Store
 
 _MINUTE_NS = 60 * NANOS
-_HOUR_NS = 3600 * NANOS
-_WINDOWS_NS = tuple(days * 24 * _HOUR_NS for days in (1, 8, 64, 400))
-"""Intervals of a search, one after the other; the last one is repeated. A series has at most 458 days of hours."""
 REPORTED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
 """A GPU that is reported has at least one of these readings."""
 LISTED = (*REPORTED, STATE)
@@ -47,6 +44,7 @@ class PastReports:
         self._store = store
         self._cluster = cluster
         self._sources = _SOURCES[side]
+        self._read: dict[tuple[str, frozenset[str], int, int], Mapping[str, Collection[int]]] = {}
 
     def any_within(self, place: Place, start: int, end: int) -> bool:
         """Return whether there is a report in the whole hours of an interval; nanoseconds since 1970.
@@ -54,7 +52,7 @@ class PastReports:
         Parts of hours are left out, since only hours are kept of times long ago: the result does not change then.
         """
         start = max(start, end - MAX_SPAN_NS)
-        first, last = -(-start // _HOUR_NS) * _HOUR_NS, end // _HOUR_NS * _HOUR_NS
+        first, last = -(-start // HOUR_NS) * HOUR_NS, end // HOUR_NS * HOUR_NS
         if first >= last:
             return False
         return any(
@@ -68,43 +66,37 @@ class PastReports:
 
         It is known to the minute, and to the hour where only hourly rollups are left.
         """
-        hour = end - end % _HOUR_NS
+        hour = end - end % HOUR_NS
         start = max(start, end - MAX_SPAN_NS)
-        start -= start % _HOUR_NS
+        start -= start % HOUR_NS
         in_last = self._last_minute(place, max(start, hour), end)
         if in_last is not None or start >= hour:
             return in_last
-        newest = self._last_hour(place, start, hour, REPORTED)
-        return newest and (self._last_minute(place, newest, newest + _HOUR_NS) or newest)
+        newest = self._last_hour(place, start, hour)
+        return newest and (self._last_minute(place, newest, newest + HOUR_NS) or newest)
 
-    def departure(self, place: Place, others: Collection[str], start: int, end: int, now: int) -> Interval | None:
-        """Return an hour without a GPU whose machine reported others, as `fleet.usage.stays.Departure`.
+    def read(self, machine: str, views: frozenset[str], start: int, end: int) -> Mapping[str, Collection[int]]:
+        """Return the hours with reports of the agent, as `fleet.usage.absences.HourlyReports`."""
+        place = machine, views, start, end
+        if place not in self._read:
+            self._read[place] = self._hours(*place, self._sources[0])
+        return self._read[place]
 
-        Only whole hours until `now` count, and only hours are kept of times long ago: the result does not change then.
-        """
-        start -= start % _HOUR_NS
-        until = min(end, now) // _HOUR_NS * _HOUR_NS
-        last = start if end == UNBOUNDED else self._last_hour(place, start, until, LISTED)
-        if last is None:
-            return None
-        first = self._first_hour(place[0], others, last + _HOUR_NS, until)
-        return None if first is None else (first, first + _HOUR_NS)
+    def imported(self, machine: str, views: frozenset[str], start: int, end: int) -> Collection[int]:
+        """Return the hours with reports of other sources, as `fleet.usage.absences.HourlyReports`."""
+        found = [self._hours(machine, views, start, end, source) for source in self._sources[1:]]
+        return {at for of_views in found for hours in of_views.values() for at in hours}
 
-    def _first_hour(self, machine: str, views: Collection[str], start: int, end: int) -> int | None:
-        """Return the first hour in which the closest source of a machine reported any of its GPUs, from whole hours."""
-        for first, last in _windows(start, end):
-            found = self._store.series(
-                self._cluster, machine, REPORTED, first, last, _HOUR_NS, self._sources[0], frozenset(views)
-            )
-            times = [at for key in product(views, REPORTED) for at, _ in found.points.get(key, ())]
-            if times:
-                return min(times)
-        return None
+    def _hours(
+        self, machine: str, views: frozenset[str], start: int, end: int, source: Provenance
+    ) -> Mapping[str, Collection[int]]:
+        points = self._store.series(self._cluster, machine, LISTED, start, end, HOUR_NS, source, views).points
+        return {view: {at for name in LISTED for at, _ in points.get((view, name), ())} for view in views}
 
-    def _last_hour(self, place: Place, start: int, end: int, metrics: Sequence[str]) -> int | None:
-        """Return the last hour with reports, of whole hours."""
-        for first, last in _windows(-end, -start):
-            times, _ = self._times(place, -last, -first, _HOUR_NS, metrics)
+    def _last_hour(self, place: Place, start: int, end: int) -> int | None:
+        """Return the last hour with reports in an interval of whole hours."""
+        for first, last in windows(-end, -start):
+            times, _ = self._times(place, -last, -first, HOUR_NS)
             if times:
                 return max(times)
         return None
@@ -114,30 +106,17 @@ class PastReports:
         times, is_known = self._times(place, start, end, _MINUTE_NS) if start < end else ((), False)
         return max(times, default=None) if is_known else None
 
-    def _times(
-        self, place: Place, start: int, end: int, step: int, metrics: Sequence[str] = REPORTED
-    ) -> tuple[list[int], bool]:
+    def _times(self, place: Place, start: int, end: int, step: int) -> tuple[list[int], bool]:
         """Return the steps with reports, and whether they are not those of hours only."""
-        found = list(self._series(place, start, end, step, metrics))
-        times = [at for one in found for name in metrics for at, _ in one.points.get((place[1], name), ())]
+        found = list(self._series(place, start, end, step))
+        times = [at for one in found for name in REPORTED for at, _ in one.points.get((place[1], name), ())]
         return times, all(one.resolution is not Resolution.HOUR for one in found)
 
-    def _series(
-        self, place: Place, start: int, end: int, step: int, metrics: Sequence[str] = REPORTED
-    ) -> Iterator[StoredSeries]:
+    def _series(self, place: Place, start: int, end: int, step: int) -> Iterator[StoredSeries]:
         """Yield the series of a GPU, of each source."""
         machine, view = place
         for source in self._sources:
-            yield self._store.series(self._cluster, machine, metrics, start, end, step, source, {view})
-
-
-def _windows(start: int, end: int) -> Iterator[Interval]:
-    """Yield the parts of an interval in order."""
-    for length in chain(_WINDOWS_NS, repeat(_WINDOWS_NS[-1])):
-        if start >= end:
-            return
-        yield start, min(start + length, end)
-        start += length
+            yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
 
 
 def complete_stays(
@@ -187,7 +166,7 @@ def stays_of(
         cluster: the cluster.
         stored: newest samples by id of the machine.
         ids: of the machines of the cluster.
-        within: interval in which a GPU can have left its machine for no other one; nanoseconds since 1970.
+        within: interval; absences of GPUs at other times are left out; nanoseconds since 1970.
         now: nanoseconds since 1970.
     """
     own = last_reported(stored)
@@ -202,12 +181,7 @@ def stays_of(
         read = sorted({same for id_ in changed for same in ids.of(id_)})
         slots = store.slots(cluster, read) if read else ()
         past = PastReports(store, cluster, side)
-        stays |= bounded_stays(slots, reported, past.any_within, ids, partial(_departure, past, within, now))
+        stays |= bounded_stays(slots, reported, past.any_within, ids)
+        for place, (start, end) in absences(slots, last_listed(every, side), past, within, now):
+            stays[place] = tuple(without(stays.get(place, [(0, UNBOUNDED)]), start, end))
     return complete_stays(store, cluster, every, stays)
-
-
-def _departure(
-    past: PastReports, within: Interval, now: int, place: Place, others: Collection[str], start: int, end: int
-) -> Interval | None:
-    """Return an hour without a GPU in an interval; None if that does not overlap `within`."""
-    return past.departure(place, others, start, end, now) if start < within[1] and within[0] < end else None

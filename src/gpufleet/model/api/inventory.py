@@ -2,6 +2,7 @@
 
 import datetime as dt
 import enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -113,6 +114,21 @@ class GpuPool(msgspec.Struct, frozen=True, kw_only=True):
     machines: int
 
 
+class SlotRow(NamedTuple):
+    """First report of a view in a slot by a reader, or first one again, as in `StoredSlot.begun`.
+
+    Attributes:
+        reader: the reader.
+        since: nanoseconds since 1970.
+        before: time of the reader's last report of the view before, in whole seconds, as nanoseconds since 1970; 0 if
+            there is none, or if a later report came first.
+    """
+
+    reader: str
+    since: int
+    before: int
+
+
 class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
     """Stored view in a slot.
 
@@ -124,8 +140,7 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
         last_seen: nanoseconds since 1970 by the hub's clock when the machine last reported the view; 0 if not kept.
         begun: when the view was first reported there, or again after it was elsewhere, after a time in which a report
             is missing, or with other texts; ascending, same clock.
-        pauses: times of more than `RETURN_GAP_NS` in which a reader did not report the view, from its last report
-            before, anywhere in the machine, to its first one there; ascending, same clock.
+        rows: the same by reader, ascending.
     """
 
     cluster: str
@@ -136,7 +151,7 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
     newest: int
     last_seen: int
     begun: tuple[int, ...]
-    pauses: tuple[tuple[int, int], ...] = ()
+    rows: tuple[SlotRow, ...] = ()
 
 
 class ChangeQuery(msgspec.Struct, frozen=True, kw_only=True):

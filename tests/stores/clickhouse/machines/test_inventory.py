@@ -173,10 +173,10 @@ def test_return_after_a_pause_is_a_change(store: ClickHouseStore, cluster: str, 
     slots = {one.machine: one for one in store.slots(cluster, ["m-a", "m-b"])}
     begun = {machine: [(at - T0) // NANOS for at in one.begun] for machine, one in slots.items()}
     assert begun == {"m-a": [0, 3601], "m-b": [1801]}
-    assert {machine: one.pauses for machine, one in slots.items()} == {
-        "m-a": ((T0 + 1800 * NANOS, T0 + 3601 * NANOS),),
-        "m-b": (),
+    before = {
+        machine: [(row.since - T0, max(row.before - T0, 0)) for row in one.rows] for machine, one in slots.items()
     }
+    assert before == {"m-a": [(0, 0), (3601 * NANOS, 1800 * NANOS)], "m-b": [(1801 * NANOS, 0)]}
     assert [(one.machine, (one.at - T0) // NANOS) for one in store.changes(query(cluster))] == [
         ("m-a", 3601),
         ("m-b", 1801),

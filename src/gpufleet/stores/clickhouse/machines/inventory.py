@@ -4,29 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.fleet.slot_keys import REPORT_WINDOW_SECONDS
-from gpufleet.model.api.inventory import (
-    RETURN_GAP_NS,
-    ChangeKind,
-    ChangeQuery,
-    GpuPool,
-    StoredChange,
-    StoredSlot,
-)
+from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, SlotRow, StoredChange, StoredSlot
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import INDEX_KEY_PREFIX
 
 MAX_BEGUN = 1000
 """Maximum number of times at which a view was first reported in a slot, besides the first and the newest one."""
 
-MAX_PAUSES = 1000
-"""Maximum number of pauses of a view before its reports in a slot."""
-
 _SLOTS = f"""
 SELECT machine, view, text, arraySort(arrayDistinct(arrayConcat(
     [min(toUnixTimestamp64Nano(since)), max(toUnixTimestamp64Nano(since))],
     groupUniqArray({MAX_BEGUN})(toUnixTimestamp64Nano(since))))),
-    arraySort(groupUniqArrayIf({MAX_PAUSES})((toUnixTimestamp64Nano(before), toUnixTimestamp64Nano(since)),
-    toUnixTimestamp64Nano(before) > 0 AND since > before + toIntervalNanosecond({RETURN_GAP_NS}))) FROM info
+    arraySort(groupUniqArray({MAX_BEGUN})((reader, toUnixTimestamp64Nano(since), toUnixTimestamp64Nano(before))))
+FROM info
 WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}} AND metric = 'gpu_pci_address'
     AND ({{view:String}} = '' OR view = {{view:String}}) AND ({{address:String}} = '' OR text = {{address:String}})
 GROUP BY machine, view, text ORDER BY machine, view, text
@@ -122,9 +112,9 @@ def fetch_slots(
             newest=begun[-1],
             last_seen=seen.get((machine, key), 0),
             begun=tuple(begun),
-            pauses=tuple((start, end) for start, end in pauses),
+            rows=tuple(SlotRow(*one) for one in of_readers),
         )
-        for machine, key, text, begun, pauses in rows
+        for machine, key, text, begun, of_readers in rows
     )
 
 
