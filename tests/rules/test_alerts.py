@@ -117,6 +117,43 @@ def recovery_cases() -> Iterator[RuleCase]:
         yield RuleCase(name, series, checks)
 
 
+def move_cases() -> Iterator[RuleCase]:
+    """Yield cases of a GPU with a fault whose UUID is later reported under another key."""
+    state, slot = "gpufleet_gpu_state", {"pci_address": "0000:02:00.0"}
+    guest = {**GPU, **VM, "side": "guest"}
+    lost = "GpuLost native"
+    for name, before, after, at_end in (
+        ("works in another slot", GPU, {**GPU, **slot}, []),
+        ("works on another node", GPU, {**GPU, "node": "n2"}, []),
+        ("works in another VM", guest, {**guest, "vm_name": "vm-1"}, []),
+        ("works at the host, after a guest", guest, {**GPU, **slot}, []),
+        ("works in a guest, after the host", GPU, {**guest, **slot}, []),
+        ("is reported by a guest of another node", GPU, {**guest, "node": "n2"}, [lost]),
+        ("is reported by another cluster", GPU, {**GPU, "node": "n2", "cluster": "c2"}, [lost]),
+        ("is another one without UUID", {**GPU, "uuid": ""}, {**GPU, **slot, "uuid": ""}, [lost]),
+    ):
+        series = {labelled(state, {**before, "state": "lost"}): "1x9 stale"}
+        series |= {labelled(state, {**after, "state": value}): f"_x9 {value == 'ok':d}x30" for value in ("ok", "lost")}
+        checks = [firing(lost, at="8m", of="GpuLost"), firing(*at_end, at="18m", of="GpuLost")]
+        yield RuleCase(f"a lost GPU {name}", series, checks)
+    ended = {labelled(state, {**GPU, "state": "lost"}): "1x9 stale"}
+    power = labelled("gpufleet_gpu_power_watts", {**GPU, **slot})
+    for name, values, at_end in (
+        ("readings under another address are repeated", "300+1x8 308x30", [lost]),
+        ("readings under another address change", "300x9 300+1x30", []),
+    ):
+        yield RuleCase(name, {**ended, power: values}, [firing(*at_end, at="18m", of="GpuLost")])
+    present = {labelled(state, {**GPU, "state": "lost"}): "1x30", labelled(state, {**guest, "state": "lost"}): "0x30"}
+    yield RuleCase("a guest reports a lost GPU of its host", present, [firing(lost, at="18m", of="GpuLost")])
+    where = 'group by (node) (ALERTS{alertname="GpuLost",alertstate="firing"})'
+    still = {labelled(state, {**GPU, "node": "n2", "state": "lost"}): "_x9 1x30"}
+    yield RuleCase("a lost GPU is lost elsewhere", ended | still, [Expected(where, {'{node="n2"}': 1}, "18m")])
+    failed = {labelled("gpufleet_gpu_row_remap_failed", GPU): "1x9 stale"}
+    failed |= {labelled(state, {**GPU, **slot, "state": "ok"}): "_x9 1x40"}
+    unread = [firing("GpuRowRemapFailed native", at="40m", of="GpuRow.+")]
+    yield RuleCase("a fault is not read at the new address", failed, unread)
+
+
 def xid_case() -> RuleCase:
     codes = {
         f"GpuXid{row.cls.capitalize()}": code
@@ -290,7 +327,7 @@ def other_case() -> RuleCase:
 
 
 def cases() -> list[RuleCase]:
-    return [*fault_cases(), *slot_cases(), *recovery_cases(), xid_case(), other_case()]
+    return [*fault_cases(), *slot_cases(), *recovery_cases(), *move_cases(), xid_case(), other_case()]
 
 
 @pytest.mark.system

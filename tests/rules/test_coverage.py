@@ -11,6 +11,7 @@ OF_ALERTS = {
     "gpu:gpufleet_xid:max",
     "gpu:dcgm_last_xid:max",
     "gpu:dcgm_fault:timestamp_seconds",
+    "gpu:gpufleet_fault_reading:max",
     "gpu:gpufleet_gpu_nvlinks_active:max",
     "gpu:gpufleet_gpu_model:info",
     "gpu:gpufleet_gpu_state:info",

@@ -2,7 +2,8 @@
 
 An absent reading does not end a fault. The rules keep the last known state until a reading shows that the fault is
 gone, or another GPU is in the slot, for at most a day after the last reading with the fault. A GPU that was lost before
-its agent started has no UUID until it recovers: its key is then another one.
+its agent started has no UUID until it recovers: its key is then another one. A moved GPU has
+another key, too: a reading under any key of its UUID replaces the last known state.
 """
 
 from collections.abc import Callable, Iterable
@@ -70,17 +71,23 @@ def _state(*states: str) -> Signal:
 def working_rule() -> RecordingRule:
     """Return the rule of GPUs that work by their readings.
 
-    Such a GPU has had no state for 6 minutes, and neither had another key in its slot: a lost GPU can be known by its
-    address only. Its readings changed in the last 5 minutes: some exporters report failures only, and others repeat the
-    values from before a failure. The record of states can be a minute late.
+    Such a GPU has had no state for 6 minutes, and neither had another key in its slot or of its UUID: a lost GPU can be
+    known by its address only, and exporters write addresses in several ways. Its readings changed in the last 5
+    minutes: some exporters report failures only, and others repeat the values from before a failure. The record of
+    states can be a minute late.
     """
     subject = join_names(*SUBJECT)
     changes = "\n  or\n  ".join(f'changes({device_series(name)}{{kind="gpu"}}[5m]) > 0' for name in _CHANGING)
     return RecordingRule(
         record=WORKING,
-        expr=f"group by ({subject}) (\n  {changes}\n)\n"
-        f"unless on ({subject}) last_over_time({STATED}[6m])\n"
-        f'unless on ({_slot_of(SUBJECT)}) last_over_time({STATED}{{pci_address!=""}}[6m])',
+        expr="\n".join(
+            (
+                f"group by ({subject}) (\n  {changes}\n)",
+                f"unless on ({subject}) last_over_time({STATED}[6m])",
+                f'unless on ({_slot_of(SUBJECT)}) last_over_time({STATED}{{pci_address!=""}}[6m])',
+                *_unless_of_uuid(lambda matchers: f"last_over_time({STATED}{{{matchers}}}[6m])"),
+            )
+        ),
         help="GPUs without a state whose readings changed within 5 minutes; always 1",
     )
 
@@ -88,6 +95,18 @@ def working_rule() -> RecordingRule:
 def _slot_of(subject: tuple[str, ...]) -> str:
     """Return the labels of the slot of a device."""
     return join_names(*(label for label in subject if label != "uuid"))
+
+
+def _unless_of_uuid(select: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the clauses that remove the GPUs whose UUID has a series, under any key.
+
+    A guest can report any UUID: its series count for GPUs of its node only.
+
+    Args:
+        select: query of the series with some matchers.
+    """
+    trusted, guests = (select(f'uuid!="",side{operator}"guest"') for operator in ("!=", "="))
+    return f"unless on (cluster, uuid) {trusted}", f"unless on (cluster, node, uuid) {guests}"
 
 
 def _union(signals: Iterable[str]) -> str:
@@ -193,7 +212,7 @@ DCGM_FAULTS = tuple(fault for fault in FAULTS if fault.metric in {f.metric for f
 """Faults that a page of dcgm-exporter shows."""
 
 
-def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...], slots: str = "") -> RecordingRule:
+def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...], *ended: str) -> RecordingRule:
     """Return the rule that keeps the last known state of a fault.
 
     Args:
@@ -201,16 +220,47 @@ def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...],
         record: name of the series.
         signal: query with 1 for each device with the fault and 0 for each one without it.
         subject: labels of the signal.
-        slots: query of the GPUs in slots, with the labels of the signal; empty if slots are unknown.
+        ended: clauses that remove ended faults; by default, those of devices with a reading without the fault.
     """
     labels = join_names(*subject)
-    known = f'{record}{{fault="{fault.name}"}}'
-    replaced = f"\n  unless on ({_slot_of(subject)})\n  ({slots} unless on ({labels}) {known})" if slots else ""
+    clauses = ended or (f"unless on ({labels})\n  (({signal}) == 0)",)
+    last_known = "\n  ".join((f"({_of_fault(fault, record)} > time() - {DAY_SECONDS})", *clauses))
     return RecordingRule(
         record=record,
-        expr=f"0 * (({signal}) == 1) + time()\nor on ({labels})\n(\n"
-        f"  ({known} > time() - {DAY_SECONDS})\n"
-        f"  unless on ({labels})\n  (({signal}) == 0){replaced}\n)",
+        expr=f"0 * (({signal}) == 1) + time()\nor on ({labels})\n(\n  {last_known}\n)",
         help="Devices with a fault, now or by their last reading; the value is the time of that reading",
         labels={"fault": fault.name},
     )
+
+
+def moving_fault_rules(
+    fault: Fault, record: str, readings: str, signal: str, subject: tuple[str, ...], slots: str
+) -> tuple[RecordingRule, RecordingRule]:
+    """Return the rules of a fault of GPUs that are replaced in their slots and move to others, in order of evaluation.
+
+    The readings that can end a fault are recorded: to evaluate the signal again for each clause is expensive.
+
+    Args:
+        fault, record, signal, subject: as of `fault_rule`.
+        readings: name of the series of these readings.
+        slots: query of the GPUs in slots, with the labels of the signal.
+    """
+    labels, known = join_names(*subject), _of_fault(fault, record)
+    healthy = f"unless on ({labels}) ({_of_fault(fault, readings)} == 0)"
+    replaced = f"unless on ({_slot_of(subject)}) ({slots} unless on ({labels}) {known})"
+    moved = _unless_of_uuid(lambda matchers: _of_fault(fault, readings, matchers))
+    return (
+        RecordingRule(
+            record=readings,
+            expr=f"({signal})\nand on (cluster, uuid) {known}",
+            help="Readings of a known fault, under any key of the GPU's UUID: 1 with the fault, 0 without it",
+            labels={"fault": fault.name},
+        ),
+        fault_rule(fault, record, signal, subject, healthy, replaced, *moved),
+    )
+
+
+def _of_fault(fault: Fault, record: str, matchers: str = "") -> str:
+    """Return the recorded series of a fault."""
+    own = f'fault="{fault.name}"'
+    return f"{record}{{{','.join(filter(None, (own, matchers)))}}}"

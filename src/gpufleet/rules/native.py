@@ -13,7 +13,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
 from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
 from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
-from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, STATED, WORKING, fault_rule, working_rule
+from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, STATED, WORKING, moving_fault_rules, working_rule
 from gpufleet.rules.gaps import native_gaps
 from gpufleet.rules.promql import join_names, max_by, of_both, regex
 from gpufleet.rules.rollups import AMBIGUOUS, ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
@@ -42,7 +42,7 @@ HELD = "gpu:gpufleet_holder:info"
 PHYSICAL = "gpu:gpufleet_physical:info"
 VMI_INFO, VMI_OF_UUID = "gpu:gpufleet_vmi:info", "gpu:gpufleet_vmi_uuid:info"
 XID, XID_WINDOW, XID_SECONDS = "gpu:gpufleet_xid:max", "15m", 900
-FAULT = "gpu:gpufleet_fault:timestamp_seconds"
+FAULT, FAULT_READING = "gpu:gpufleet_fault:timestamp_seconds", "gpu:gpufleet_fault_reading:max"
 SLOTS = (
     f'({PHYSICAL}{{pci_address!=""}} or {STATED}{{pci_address!="",uuid!=""}} or {WORKING}{{pci_address!="",uuid!=""}})'
 )
@@ -66,7 +66,11 @@ def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
         *(_level_rule(level, one) for level in ("node", "cluster", *LEVELS, "vmi") for one in rollups),
         *(_memory_rule(level) for level in ("node", "cluster", *LEVELS, "vmi")),
         *_vgpu_rules(series),
-        *(fault_rule(fault, FAULT, fault.signal(series), SUBJECT, SLOTS) for fault in FAULTS),
+        *(
+            rule
+            for fault in FAULTS
+            for rule in moving_fault_rules(fault, FAULT, FAULT_READING, fault.signal(series), SUBJECT, SLOTS)
+        ),
         _xid_rule(series),
         *native_gaps(),
     )
