@@ -21,7 +21,7 @@ PERIODS = ("both", "one", "lost", "lost by address", "no driver", "away", "no ag
 
 
 class Machine:
-    """A machine with two GPUs, of which one comes and goes, and the store of its reports."""
+    """A machine with two GPUs and the store of its reports. The second GPU comes and goes."""
 
     def __init__(self) -> None:
         self.at = 1000 * HOUR_NS

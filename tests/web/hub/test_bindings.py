@@ -14,8 +14,8 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.access import Role
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.machine import Machine
-from gpufleet.model.reading import Sample
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
@@ -81,13 +81,23 @@ class Fleet:
         batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
         return encode(batch)
 
-    async def read(self, machine: Machine, minute: int, view: View, *, reader: str = "nvml", **values: Any) -> None:
-        """Post the sample of a GPU by a reader."""
+    async def read(
+        self,
+        machine: Machine,
+        minute: int,
+        view: View,
+        *,
+        reader: str = "nvml",
+        sender: Machine | None = None,
+        **values: Any,
+    ) -> None:
+        """Post the sample of a GPU by a reader; a guest has a `sender`."""
         self._seq += 1
-        at, sender = self.start + minute * self.unit, machine.machine_id or ""
-        sample = msgspec.structs.replace(gpu_sample(view, at, **values), reader=reader)
+        at, sender_id = self.start + minute * self.unit, (sender or machine).machine_id or ""
+        provenance = Provenance.HOST_LOCAL_PROBE if sender is None else Provenance.SLICE_GUEST
+        sample = msgspec.structs.replace(gpu_sample(view, at, **values), reader=reader, provenance=provenance)
         report = MachineReport(machine=machine, samples=(sample,))
-        batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
+        batch = Batch(cluster="local", sender=sender_id, epoch=sender_id, seq=self._seq, sent_at=at, reports=(report,))
         await self.site.post(encode(batch))
 
     async def write_power(
@@ -826,6 +836,20 @@ async def test_next_card_in_a_slot_is_not_shown_for_a_gpu_on_another_machine(
     assert await fleet.shown("c") == {slot.key: unread}
     assert (await fleet.put("w", "bravo", "gpu-7", valid_from=fleet.time(0), devices=["GPU-w"]))[0] == 201
     assert await fleet.shown("w") == {"gpu/GPU-w": Reason.NOT_REPORTED}
+
+
+@pytest.mark.parametrize(("hypervisor", "state"), [("gpu-9", Reason.NOT_REPORTED), ("gpu-7", Reason.BOUND_TO_VFIO)])
+async def test_gpu_in_a_guest_has_left_the_other_machines(fleet: Fleet, hypervisor: str, state: Reason) -> None:
+    """The GPU is not read by the driver of the guest's host."""
+    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x"))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=["GPU-x"]))[0] == 201
+    await fleet.report(NINE, 101.0, 2, gpu("GPU-z"))
+    host = next(one for one in (SEVEN, NINE) if one.name == hypervisor)
+    guest = Machine(name="vm", kind=MachineKind.GUEST, system_uuid="a" * 32, hypervisor=hypervisor)
+    inside = msgspec.structs.replace(gpu("GPU-x", "0000:00:05.0"), side=Side.GUEST)
+    await fleet.read(guest, 12, inside, sender=host, gpu_power_watts=101.0)
+    await fleet.read(SEVEN, 20, UNREAD, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO))
+    assert list((await fleet.shown("a")).values()) == [state]
 
 
 async def test_vacant_address_means_the_gpu_since_it_came_there(fleet: Fleet) -> None:

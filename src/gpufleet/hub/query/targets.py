@@ -231,6 +231,7 @@ class MachineLookup:
         """Return whether another machine reported a GPU later than this one.
 
         While this one lists it, the other may be the same machine under another name, or have another clock.
+        A guest counts if it is on another machine.
 
         Args:
             machine: the machine.
@@ -240,8 +241,15 @@ class MachineLookup:
         """
         last = _last_of(own, key) + (MAX_CLOCK_SKEW_NS if is_listed else 0)
         others = [id_ for id_ in self._store.reporters_of_view(machine.cluster, key) if id_ != machine.id]
-        elsewhere = self._store.latest_of(machine.cluster, others) if others else {}
-        return any(_last_of(filter(bindings.is_of_host, found), key) > last for found in elsewhere.values())
+        if not others:
+            return False
+        guests = {
+            one.id for one in self.with_ids(machine.cluster, others) if one.hypervisor_id not in (None, machine.id)
+        }
+        return any(
+            _last_of((one for one in found if id_ in guests or bindings.is_of_host(one)), key) > last
+            for id_, found in self._store.latest_of(machine.cluster, others).items()
+        )
 
     def named_since(self, name: str | None, id: str) -> int:  # noqa: A002 - the term of the domain
         """Return since when a machine has a host name, nanoseconds since 1970.
