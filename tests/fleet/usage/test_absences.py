@@ -136,6 +136,14 @@ def test_no_hours_are_read_without_a_pause() -> None:
     assert (machine.absences(), machine.queried) == ([], [])
 
 
+def test_no_hours_are_read_of_a_machine_that_is_off() -> None:
+    machine = Machine()
+    for period in ("both", "no agent"):
+        for _ in range(40):
+            machine.report(period)
+    assert (machine.absences(), machine.queried) == ([], [])
+
+
 def test_absences_of_other_times_are_not_searched() -> None:
     machine = Machine()
     for period in ("both", "away", "both"):

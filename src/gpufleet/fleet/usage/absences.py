@@ -81,9 +81,12 @@ def absences(
         if view.startswith(SLOT_PREFIX):
             continue
         others = [run for other in views[machine] if other != view for run in reported[machine, other].known]
+        newest = max((until for _, until in others), default=0)
         for start, end in gaps(own.known, own.since[0], UNBOUNDED):
             if end <= within[0] or within[1] <= start or _hour_after(start) + HOUR_NS > min(end, now):
                 continue
+            if newest <= _hour_after(start):
+                continue  # the machine is off
             address = max(since for since in addresses[machine, view] if since[0] <= start)[1]
             slot_key = f"{SLOT_PREFIX}{address}"
             keys = frozenset((view, slot_key))
