@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.usage.absences import HOUR_NS, absences, windows
-from gpufleet.fleet.usage.residence import UNBOUNDED, Interval
+from gpufleet.fleet.usage.residence import UNBOUNDED, Interval, LastReport
 from gpufleet.model.api.inventory import RETURN_GAP_NS, SlotRow, StoredSlot
 from tests.support.profiles import examples
 
@@ -26,12 +26,13 @@ class Machine:
     def __init__(self) -> None:
         self.at = 1000 * HOUR_NS
         self.rows: dict[str, list[SlotRow]] = {}
-        self.last: dict[tuple[str, str, str], int] = {}
+        self.last: dict[tuple[str, str, str], LastReport] = {}
         self.texts: dict[tuple[str, str], int] = {}
         self.hours: dict[str, set[int]] = {A: set(), B: set(), SLOT: set()}
         self.listed: set[int] = set()
         self.imports: set[int] = set()
         self.queried: list[Interval] = []
+        self.is_other_lost = False
 
     def report(self, period: str) -> None:
         """Report a step of a period."""
@@ -40,7 +41,7 @@ class Machine:
             return
         if period == "imported":
             self.imports.add(self.at // HOUR_NS)
-        self._read(A, "nvml")
+        self._read(A, "nvml", has_texts=not self.is_other_lost)
         if period in ("both", "one"):
             for reader in ("nvml", "dcgm") if period == "both" else ("nvml",):
                 self._read(B, reader)
@@ -55,8 +56,9 @@ class Machine:
     def _read(self, view: str, reader: str, *, has_texts: bool = True, has_values: bool = True) -> None:
         if has_values:
             self.hours[view].add(self.at // HOUR_NS)
+        address = self.last.get(("m", view, reader), LastReport()).address
+        self.last["m", view, reader] = LastReport(self.at, self.at if has_texts else address)
         if has_texts:
-            self.last["m", view, reader] = self.at
             before = self.texts.get((view, reader), 0)
             if self.at - before > RETURN_GAP_NS:
                 self.rows.setdefault(view, []).append(SlotRow(reader, self.at, before))
@@ -111,7 +113,8 @@ def test_absences_are_those_of_the_hours_and_stay(seed: int) -> None:
     for _ in range(6):
         machine.report("both")
     judged: list[tuple[int, list[Interval]]] = []
-    for _ in range(6):
+    for number in range(7):
+        machine.is_other_lost = number == 6
         period = dice.choice(PERIODS)
         for _ in range(dice.randint(1, 24)):
             machine.report(period)

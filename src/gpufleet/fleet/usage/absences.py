@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, repeat
 from typing import NamedTuple, Protocol
 
-from gpufleet.fleet.usage.residence import UNBOUNDED, Interval, gaps
+from gpufleet.fleet.usage.residence import UNBOUNDED, Interval, LastReport, gaps
 from gpufleet.fleet.usage.units import Place
 from gpufleet.model.api.inventory import SlotRow, StoredSlot
 from gpufleet.model.time import NANOS
@@ -46,24 +46,26 @@ class _Reported(NamedTuple):
 
     Attributes:
         known: intervals in which it was reported; it can have been reported at other times, too.
+        live: the same, and until its newest report, also without its address: its agent ran.
         since: begins of the rows, ascending.
     """
 
     known: Sequence[Interval]
+    live: Sequence[Interval]
     since: Sequence[int]
 
 
-_NEVER = _Reported((), ())
+_NEVER = _Reported((), (), ())
 
 
 def absences(
-    slots: Iterable[StoredSlot], last: Mapping[Observer, int], reports: HourlyReports, within: Interval, now: int
+    slots: Iterable[StoredSlot], last: Mapping[Observer, LastReport], reports: HourlyReports, within: Interval, now: int
 ) -> Iterator[tuple[Place, Interval]]:
     """Yield the absences of GPUs with a UUID.
 
     Args:
         slots: of the machines.
-        last: newest report of the address of each view by each reader, nanoseconds since 1970, as far as it is known.
+        last: newest report of each view by each reader.
         reports: queried where an absence is possible.
         within: interval; absences of other times can be left out.
         now: nanoseconds since 1970.
@@ -80,7 +82,7 @@ def absences(
     for (machine, view), own in reported.items():
         if view.startswith(SLOT_PREFIX):
             continue
-        others = [run for other in views[machine] if other != view for run in reported[machine, other].known]
+        others = [run for other in views[machine] if other != view for run in reported[machine, other].live]
         newest = max((until for _, until in others), default=0)
         for start, end in gaps(own.known, own.since[0], UNBOUNDED):
             if end <= within[0] or within[1] <= start or _hour_after(start) + HOUR_NS > min(end, now):
@@ -146,19 +148,22 @@ class _Search(NamedTuple):
             yield left, end
 
 
-def _reported(rows: Iterable[SlotRow], place: Place, last: Mapping[Observer, int]) -> _Reported:
+def _reported(rows: Iterable[SlotRow], place: Place, last: Mapping[Observer, LastReport]) -> _Reported:
     by_reader: dict[str, list[SlotRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda one: one.since):
         by_reader[row.reader].append(row)
     known: list[Interval] = []
+    newest: list[Interval] = []
     since: set[int] = set()
     for reader, own in by_reader.items():
         since |= {row.since for row in own}
         ends = sorted(row.before for row in own)
         for row, following in pairwise(own):
             known.append((row.since, max(row.since, ends[max(0, bisect_left(ends, following.since) - 1)]) + 1))
-        known.append((own[-1].since, max(own[-1].since, last.get((*place, reader), 0)) + 1))
-    return _Reported(known, sorted(since))
+        begun, until = own[-1].since, last.get((*place, reader), LastReport())
+        known.append((begun, max(begun, until.address) + 1))
+        newest.append((begun, max(begun, until.any) + 1))
+    return _Reported(known, known + newest, sorted(since))
 
 
 def _through_outages(slot: _Reported, others: Sequence[Interval]) -> _Reported:

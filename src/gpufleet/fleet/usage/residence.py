@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,21 +34,28 @@ def last_reported(stored: Mapping[str, Sequence[StoredSample]], side: Side = Sid
     return found
 
 
-def last_listed(stored: Mapping[str, Sequence[StoredSample]], side: Side) -> dict[tuple[str, str, str], int]:
-    """Return when each reader last reported the address of each GPU of a machine on a side, from the newest samples.
+class LastReport(NamedTuple):
+    """Newest report of a GPU by a reader, nanoseconds since 1970; `address` is that of its address, 0 if not known."""
 
-    GPUs on the PCI bus only are on the side of the host. A lost GPU has no address in its newest sample.
+    any: int = 0
+    address: int = 0
+
+
+def last_reports(stored: Mapping[str, Sequence[StoredSample]]) -> dict[tuple[str, str, str], LastReport]:
+    """Return the newest report of each GPU on the side of the host: by machine, key of the view and reader.
+
+    A lost GPU can have no address in its newest sample.
     """
-    sides = {side, Side.PCI_ONLY} if side is Side.HOST else {side}
-    found: dict[tuple[str, str, str], int] = {}
+    found: dict[tuple[str, str, str], LastReport] = defaultdict(LastReport)
     for machine, samples in stored.items():
         for one in samples:
             view = one.sample.view
-            if view is None or view.kind is not ViewKind.GPU or view.side not in sides:
+            if view is None or view.kind is not ViewKind.GPU or view.side not in (Side.HOST, Side.PCI_ONLY):
                 continue
-            if isinstance(one.sample.values.get("gpu_pci_address"), str):
-                observer = machine, view.key, one.sample.reader
-                found[observer] = max(found.get(observer, 0), one.sample.measured_at)
+            observer, at = (machine, view.key, one.sample.reader), one.sample.measured_at
+            has_address = isinstance(one.sample.values.get("gpu_pci_address"), str)
+            known = found[observer]
+            found[observer] = LastReport(max(known.any, at), max(known.address, at) if has_address else known.address)
     return found
 
 

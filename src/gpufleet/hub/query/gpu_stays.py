@@ -10,8 +10,8 @@ from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Interval,
     indexed_gpus,
-    last_listed,
     last_reported,
+    last_reports,
     possibly_added,
     possibly_moved,
     possibly_replaced,
@@ -182,6 +182,7 @@ def stays_of(
         slots = store.slots(cluster, read) if read else ()
         past = PastReports(store, cluster, side)
         stays |= bounded_stays(slots, reported, past.any_within, ids)
-        for place, (start, end) in absences(slots, last_listed(every, side), past, within, now):
-            stays[place] = tuple(without(stays.get(place, [(0, UNBOUNDED)]), start, end))
+        if side is Side.HOST:
+            for place, (start, end) in absences(slots, last_reports(every), past, within, now):
+                stays[place] = tuple(without(stays.get(place, [(0, UNBOUNDED)]), start, end))
     return complete_stays(store, cluster, every, stays)
