@@ -81,13 +81,13 @@ class KnownReadings:
         known: dict[str, Value | Absent] = {}
         for _, found in reversed(entries):
             known |= found
-        self._first: dict[str, Value | Absent] = {**known, **before}
         self._read: list[dict[str, Value | Absent]] = [{}]
         self._times: list[int] = []
         for at, found in entries:
             if not found.items() <= self._read[-1].items():
                 self._times.append(at)
                 self._read.append(self._read[-1] | found)
+        self._known = [{**known, **before, **read} for read in self._read]
 
     def read_until(self, at: int) -> Readings:
         """Return the newest readings of the rows up to a time, nanoseconds since 1970."""
@@ -95,7 +95,7 @@ class KnownReadings:
 
     def at(self, at: int) -> Readings:
         """Return what is known at a time, nanoseconds since 1970."""
-        return {**self._first, **self.read_until(at)}
+        return self._known[bisect_right(self._times, at)]
 
 
 class RowsOfDevices(Protocol):

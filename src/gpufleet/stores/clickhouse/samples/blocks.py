@@ -91,7 +91,7 @@ def _any_number(columns: Sequence[NumericArray | list[Any]], rows: int) -> list[
 
 
 InfoRow = tuple[Subject, int, int, int, int, list[tuple[str, str]]]
-"""(cluster, machine, view, reader, lane), set id, since, received_at, (metric, text) pairs."""
+"""(cluster, machine, view, reader, lane), set id, since, before, received_at, (metric, text) pairs."""
 
 _Place = tuple[str, str, int, int, int]
 
