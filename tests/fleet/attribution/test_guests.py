@@ -177,6 +177,15 @@ def test_gpu_that_is_gone_is_not_counted() -> None:
     assert found.detail == "the allocation has 2 GPUs, and the guest shows 1"
 
 
+def test_number_of_gpus_before_the_allocation_is_not_compared() -> None:
+    """The virtual machine was handed over with fewer GPUs, and no pass ended since."""
+    one = allocation(valid_from=at(-10), expected={"h100": 1})
+    earlier = guest_status(gpus=2, judged_at=NOW - 20 * NANOS)
+    before = answer_for(one, guest(earlier, inside(GPU, 1, age=20), inside(SECOND, 2, age=20)))
+    assert (before.source, before.reason, used(before)) == (Provenance.SLICE_GUEST, None, [None, None])
+    assert used(answer_for(one, guest(earlier, inside(GPU, 1), inside(SECOND, 2, age=20)))) == [1]
+
+
 def test_removed_guest_is_not_collected() -> None:
     found = answer_for(allocation(), guest(guest_status(REMOVED), inside(GPU, 30)))
     assert (found.source, found.reason, found.devices) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED, ())

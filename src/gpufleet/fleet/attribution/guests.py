@@ -174,8 +174,8 @@ def _answer(
     allocation: Allocation, one: MachineSamples, report: _GuestReport, freshness: Freshness, stale_after_seconds: float
 ) -> AllocationAnswer:
     begin = 0 if allocation.spec.valid_from is None else to_ns(allocation.spec.valid_from)
-    if report.judged_at < begin:  # the text is about the time of another tenant
-        report = msgspec.structs.replace(report, problem="")
+    if report.judged_at < begin:  # text and number are about the time of another tenant
+        report = msgspec.structs.replace(report, problem="", gpus=None)
     every = [stored for stored in one.stored if is_inside(stored)]
     has_no_gpu = report.judged_at >= begin and (report.state != OK or report.gpus == 0)
     is_read = any(stored.sample.view is not None and stored.sample.measured_at >= begin for stored in every)
@@ -246,7 +246,7 @@ def _why_not(
             reason = Reason.STALE if ever else Reason.NOT_COLLECTED
             return Absent(reason, "its agent reads its GPUs, but no recent sample of them was received")
         shown = gpus if report.gpus is None else report.gpus  # the agent counts a lost GPU, too
-        if expected and shown != expected:
+        if expected and ever and shown != expected:
             return Absent(Reason.GPU_COUNT_DIFFERS, f"the allocation has {expected} GPUs, and the guest shows {shown}")
         return None
     reason = Reason(report.state)
