@@ -288,12 +288,13 @@ def test_zeros_of_a_board_without_ecc_and_nvlink_are_none() -> None:
 
 def test_memory_activity_of_zero_needs_memory() -> None:
     labels = 'UUID="GPU-{0}",modelName="NVIDIA {0}",Hostname="n"'
-    names = ("GB10", "GB200")
+    names = ("GB10", "Thor", "GB200")
     page = "".join(f"DCGM_FI_DEV_MEM_COPY_UTIL{{{labels.format(name)}}} 0\n" for name in names)
     samples = drop_board_defaults(of_text(page)[1].machines["n"])
     metric = "gpu_memory_activity_ratio"
     found = {one.view.key: one.values[metric] for one in samples if one.view and metric in one.values}
-    assert found == {"gpu/GPU-GB10": Absent(Reason.NOT_SUPPORTED, metric), "gpu/GPU-GB200": 0}
+    absent = Absent(Reason.NOT_SUPPORTED, metric)
+    assert found == {"gpu/GPU-GB10": absent, "gpu/GPU-Thor": absent, "gpu/GPU-GB200": 0}
 
 
 def test_gpu_shared_by_several_pods_is_counted_once() -> None:

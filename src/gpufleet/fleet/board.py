@@ -253,7 +253,7 @@ def drop_readiness_without_confidential_mode(values: MutableMapping[str, Value |
 def drop_activity_without_memory(values: MutableMapping[str, Value | Absent]) -> None:
     """Replace an activity of 0 by `not_supported` if the GPU has no memory of its own.
 
-    The driver reports 0 at any load for a GPU that uses the memory of its CPU (seen on GB10).
+    The driver reports 0 at any load for a GPU that uses the memory of its CPU (see `model.products`).
     """
     total = values.get(MEMORY_TOTAL)
     if values.get(MEMORY_ACTIVITY) == 0 and isinstance(total, Absent) and total.reason is Reason.NOT_SUPPORTED:

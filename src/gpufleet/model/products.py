@@ -12,7 +12,8 @@ data-center boards with GA102 and GA107.
 DCGM reports NVLink traffic of 0 for boards without NVLink (seen on L40S with dcgm-exporter 3, on RTX 5090 with 4), and
 ECC counts of 0 for a GeForce board without ECC (RTX 5090, driver 590).
 
-The driver reports a memory activity of 0 at any load for a GPU that uses the memory of its CPU (seen on GB10).
+The driver reports a memory activity of 0 at any load for a GPU that uses the memory of its CPU (seen on GB10; on Thor
+with driver 595 by a public report).
 """
 
 import functools
@@ -48,7 +49,7 @@ PRODUCTS_WITHOUT = {
     OPTICAL_FLOW: re.compile(_TU117),
     FAN: re.compile(_PASSIVE_GA10X),
     NVLINK: re.compile(f"{_TU117}|{_NO_NVLINK}"),
-    MEMORY: re.compile(r"\bGB10\b"),
+    MEMORY: re.compile(r"\b(?:GB10|Thor)\b"),
 }
 """Part to the pattern, found in the names of products that lack it. RE2 has the same syntax."""
 
