@@ -119,6 +119,8 @@ def test_failure_message_is_clean_and_bounded() -> None:
          ("0000:65:00.0", Reason.DRIVER_ERROR)),
         ("Unable to determine the device handle for GPU1: 0000:34:00.0: GPU is lost",
          ("0000:34:00.0", Reason.GPU_LOST)),
+        ("Unable to determine the device handle for gpu 0000:02:00.0: GPU is lost.", ("0000:02:00.0", Reason.GPU_LOST)),
+        ("WARNING: infoROM is corrupted at gpu 0000:01:00.0", None),
         ("GPU 00000000:AF:00.0: GPU requires reset", ("0000:af:00.0", Reason.RESET_REQUIRED)),
         ("No devices were found", None),
     ],

@@ -61,7 +61,10 @@ _OF_CODE = {
     137: "nvidia-smi timed out and was killed",
 }
 
-_ADDRESS = re.compile(r"\bGPU ?(?:[0-9]{1,3}: )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
+_ADDRESS = re.compile(
+    r"\b(?:GPU|handle for gpu) ?(?:[0-9]{1,3}: )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])"
+)
+"""Address in a message about a failed GPU. A warning `infoROM is corrupted at gpu ...` is about a GPU that works."""
 
 
 class Failure(msgspec.Struct, frozen=True):
