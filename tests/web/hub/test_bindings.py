@@ -189,6 +189,16 @@ async def test_rename_moves_no_history_between_tenants(fleet: Fleet) -> None:
     assert [event["node"] for event in events] == ["gpu-9"]
 
 
+async def test_device_under_two_names_is_refused(fleet: Fleet) -> None:
+    """It would count as two devices."""
+    await fleet.report(SEVEN, 700.0, 1, gpu("GPU-S"), gpu("GPU-T", "0000:02:00.0"))
+    twice = await fleet.put("a", "acme", "gpu-7", devices=["GPU-S", "0000:01:00.0"], valid_from=fleet.time(0))
+    assert twice[0] == 409
+    assert "GPU-S and 0000:01:00.0" in twice[1]["detail"]
+    once = await fleet.put("a", "acme", "gpu-7", devices=["GPU-S", "0000:02:00.0"], valid_from=fleet.time(0))
+    assert once[0] == 201
+
+
 async def test_backlog_under_a_former_name_renames_no_machine(fleet: Fleet) -> None:
     """gpu-7 became gpu-8 without a restart. bravo waits for another gpu-7 when the backlog of the former arrives."""
     await fleet.report(SEVEN, 700.0, 1)

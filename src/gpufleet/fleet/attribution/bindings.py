@@ -174,6 +174,15 @@ def without_occupants(stored: Sequence[StoredSample], vacated: Container[str]) -
     ]
 
 
+def same_device(binding: Binding) -> tuple[str, ...]:
+    """Return the first listed names that mean one device, such as the UUID and the PCI address of a GPU; often none."""
+    names: dict[str, list[str]] = {}
+    for name, keys in (binding.devices or {}).items():
+        for key in keys:
+            names.setdefault(key, []).append(name)
+    return next((tuple(found) for found in names.values() if len(found) > 1), ())
+
+
 def pci_address(name: str) -> str | None:
     """Return the normalised PCI address, or None if the name is not one."""
     try:

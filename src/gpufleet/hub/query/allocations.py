@@ -205,7 +205,8 @@ class AllocationQueries:
 
         Raises:
             InvalidQueryError: if the spec is invalid.
-            ConflictError: if it is closed, or if another tenant has the machine at an overlapping time.
+            ConflictError: if it is closed, if two of its devices are one, or if another tenant has the machine at an
+                overlapping time.
         """
         check_id(id)
         check_spec(spec, self._clusters)
@@ -331,6 +332,8 @@ class AllocationQueries:
         ):
             return before.bindings
         found = self._lookup.bind(one.spec)
+        if found is not None and (names := bindings.same_device(found)):
+            raise ConflictError(f"devices: {' and '.join(names)} are one device now: list it once")
         if before is None:
             return () if found is None else (found,)
         return bindings.rebind(one, found, to_ns(at))
