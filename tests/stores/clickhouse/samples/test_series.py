@@ -84,6 +84,18 @@ def test_state_is_the_worst_of_all_readers(store: ClickHouseStore, cluster: str)
     }
 
 
+@pytest.mark.parametrize("step", [600, 3600, 6 * 3600])
+def test_state_of_a_reader_that_stopped_before_a_recovery_does_not_count(
+    store: ClickHouseStore, cluster: str, step: int
+) -> None:
+    """DCGM is stopped for the reset of the GPU, and stays off."""
+    nvml = [sample(at, {"gpu_state": "ok"}) for at in range(0, step, 60)]
+    dcgm = [sample(at, {"gpu_state": "lost"}, reader="dcgm") for at in (1, 61)]
+    store.write([accept(cluster, "m", [*nvml, *dcgm])], f"{cluster}-t")
+    found = store.series(cluster, "m", ["gpu_state"], T0, T0 + step * NANOS, step * NANOS).points
+    assert found == {(GPU.key, "gpu_state"): [(T0, "ok")]}
+
+
 def test_only_the_requested_views_and_the_machine_have_series(store: ClickHouseStore, cluster: str) -> None:
     other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2")
     gpus = [sample(1, {"gpu_power_watts": watts}, view=view) for watts, view in ((100.0, GPU), (200.0, other))]

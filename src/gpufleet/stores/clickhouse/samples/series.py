@@ -11,12 +11,14 @@ from gpufleet.model.catalogue.events import XID_LAST
 from gpufleet.model.device_state import WORST_FIRST
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance, Value
+from gpufleet.model.status import MISSED_PASSES
 from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import StoredSeries
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.machines.counts import STATE_INTERVAL_SECONDS
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, value_expression
 from gpufleet.stores.clickhouse.samples import xids
 from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
 from gpufleet.stores.clickhouse.samples.gaps import NEWEST_SET, StepGrid, StepSet, fetch_gap_reasons
@@ -50,6 +52,12 @@ SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max
 
 _CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
 
+_STATE_VALID_NS = int(MISSED_PASSES * STATE_INTERVAL_SECONDS * NANOS)
+"""Time for which the last state of a reader counts beside newer ones of others, as in `fleet.readings`."""
+
+_WINDOW_NS = {Resolution.RAW: 0, Resolution.MINUTE: MINUTE_NS, Resolution.HOUR: HOUR_NS}
+"""Length of the windows of a resolution: the times of their states are known to it."""
+
 _TABLES = {Resolution.MINUTE: "windows_1m", Resolution.HOUR: "windows_1h"}
 
 
@@ -69,7 +77,8 @@ def fetch_series(
     """Return (view key, metric) to (start of step, value) of a machine; see `ports.HistoryStore.series`.
 
     `subjects` are all of the machine. A series is of a single reader: of several readers of the same metric and view,
-    the reader with the most steps. The state of a GPU is the worst of all readers, as in `fleet.readings`.
+    the reader with the most steps. The state of a GPU is the worst last state of all readers that did not stop long
+    before, as in `fleet.readings`.
 
     Raises:
         StoreError: for a metric without series, an invalid interval or step, or too many points.
@@ -105,7 +114,7 @@ def fetch_series(
                 if value is not None and weight:
                     steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
-    longest = {key: _of_readers(CATALOGUE[key[1]], readers) for key, readers in found.items()}
+    longest = {key: _of_readers(CATALOGUE[key[1]], readers, source.resolution) for key, readers in found.items()}
     reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance, sets if has_sets else None)
     return StoredSeries(
         points={
@@ -121,7 +130,9 @@ def fetch_series(
     )
 
 
-def _of_readers(metric: Metric, readers: Mapping[str, Mapping[int, StepPart]]) -> tuple[str, Mapping[int, StepPart]]:
+def _of_readers(
+    metric: Metric, readers: Mapping[str, Mapping[int, StepPart]], resolution: Resolution
+) -> tuple[str, Mapping[int, StepPart]]:
     """Return the reader with the most steps, and the steps of the series."""
     reader, steps = max(sorted(readers.items()), key=lambda item: len(item[1]))
     if metric.name != STATE or len(readers) == 1:
@@ -130,7 +141,14 @@ def _of_readers(metric: Metric, readers: Mapping[str, Mapping[int, StepPart]]) -
     for of_reader in readers.values():
         for number, part in of_reader.items():
             parts[number].append(part)
-    return reader, {number: min(several, key=_severity) for number, several in parts.items()}
+    valid = _STATE_VALID_NS + _WINDOW_NS[resolution]
+    return reader, {number: _deciding(several, valid) for number, several in parts.items()}
+
+
+def _deciding(parts: Sequence[StepPart], valid: int) -> StepPart:
+    """Return the worst last state of a step. A reader counts until it is silent for longer than `valid` nanoseconds."""
+    newest = max(at for _, at in parts)
+    return min((part for part in parts if newest - part[1] <= valid), key=_severity)
 
 
 def _severity(part: StepPart) -> int:
