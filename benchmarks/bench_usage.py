@@ -1,9 +1,10 @@
 """Usage by holder, and of allocations of pods: a month of 10,000 pods on 1,000 GPUs.
 
 Method: the query in this process over an embedded store and a SQLite registry in a temporary folder. 125 nodes of 8
-GPUs have a sample a minute for 30 days, and the hourly usage of each hour. Every GPU has 10 pods one after another,
-with times at random. The last query has an allocation of each pod. Memory is the peak of the process in the query,
-beyond what it had before.
+GPUs have a sample a minute for 30 days, and the hourly usage of each hour. They are off for 12 hours. Texts are stored
+at the edges of these intervals only, so that the hours of each are queried for absent GPUs. Every GPU has 10 pods one
+after another, with times at random. The last query has an allocation of each pod. Memory is the peak of the process in
+the query, beyond what it had before.
 """
 
 import datetime as dt
@@ -12,6 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
@@ -39,6 +42,7 @@ NODES, PODS_PER_GPU, DAYS = 125, 10, 30
 HOUR = 3600 * NANOS
 END = int(dt.datetime(2026, 3, 31, tzinfo=dt.UTC).timestamp()) * NANOS
 START = END - DAYS * 24 * HOUR
+OFF = START + 240 * HOUR, START + 252 * HOUR
 
 PEAK = Path("/proc/self/clear_refs")
 
@@ -46,7 +50,8 @@ _SAMPLES = """
 INSERT INTO samples (subject, provenance, measured_at, received_at, gpu_utilization_ratio, gpu_power_watts)
 SELECT number, 'host_local_probe', at, at, (cityHash64(view, at) % 100) / 100, 400
 FROM (SELECT number, view FROM subjects WHERE view != '' AND reader = 'nvml' AND lane = 'fast') AS known,
-    (SELECT toDateTime64({start} + number * 60, 9, 'UTC') AS at FROM numbers(1440)) AS times
+    (SELECT toDateTime64({start} + number * 60, 9, 'UTC') AS at FROM numbers(1440)
+     WHERE NOT (at BETWEEN toDateTime({off[0]}, 'UTC') AND toDateTime({off[1]}, 'UTC'))) AS times
 """
 
 _USAGE = """
@@ -54,13 +59,26 @@ INSERT INTO usage_1h (subject, provenance, at, version, used_seconds, idle_secon
     energy_joules, energy_seconds)
 SELECT number, 'host_local_probe', at, 1, 3564, 36, 1440000, 3600, 0, 0
 FROM (SELECT number FROM subjects WHERE view != '' AND reader = 'nvml' AND lane = 'fast') AS known,
-    (SELECT toDateTime({start} + number * 3600, 'UTC') AS at FROM numbers({hours})) AS times
+    (SELECT toDateTime({start} + number * 3600, 'UTC') AS at FROM numbers({hours})
+     WHERE at < toDateTime({off[0]}, 'UTC') OR at >= toDateTime({off[1]}, 'UTC')) AS times
 """
 
 _ROLLED = """
 INSERT INTO rolled_hours (hour, version, seen, without_minutes)
 SELECT toDateTime({start} + number * 3600, 'UTC'), 1, 18446744073709551615, 1 FROM numbers({hours})
 """
+
+
+def with_addresses(report: Batch) -> Batch:
+    """Return a batch whose GPUs report their PCI addresses as texts."""
+    (of_node,) = report.reports
+    samples = [
+        one
+        if one.view is None
+        else msgspec.structs.replace(one, values={**one.values, "gpu_pci_address": one.view.pci_address or ""})
+        for one in of_node.samples
+    ]
+    return msgspec.structs.replace(report, reports=(msgspec.structs.replace(of_node, samples=tuple(samples)),))
 
 
 def holdings(node: int, views: list[str]) -> tuple[Holding, ...]:
@@ -89,12 +107,12 @@ def fill(store: ClickHouseStore, registry: SqlRegistry) -> list[str]:
     """Write the month. Return the ids of the pods."""
     registry.register_clusters(["local"], START)
     pods = []
-    for at, step in ((START, 0), (END, 1)):
+    for step, at in enumerate((START, *OFF, END)):
         accepted = []
         for node in range(NODES):
-            report = batch(node, step, start_ns=at)
+            report = with_addresses(batch(node, 0, start_ns=at))
             views = [one.view.key for one in report.reports[0].samples if one.view is not None]
-            own = holdings(node, views) if step else ()
+            own = holdings(node, views) if at == END else ()
             pods += [one.holder.id for one in own]
             reports = (
                 MachineReport(machine=report.reports[0].machine, samples=report.reports[0].samples, holdings=own),
@@ -108,11 +126,11 @@ def fill(store: ClickHouseStore, registry: SqlRegistry) -> list[str]:
             accepted.append(AcceptedBatch(received_at=at, reported_at=at, machine_ids=ids, batch=wire))
         registry.begin_flush(FlushIntent(wal="w", token=f"t{step}", records={}))
         store.write(accepted, f"month-{step}")
-    handle = store._handles.writer
+    handle, off = store._handles.writer, [at // NANOS for at in OFF]
     for day in range(DAYS):
-        handle.command(_SAMPLES.format(start=START // NANOS + day * 86_400))
+        handle.command(_SAMPLES.format(start=START // NANOS + day * 86_400, off=off))
     hours = {"start": START // NANOS, "hours": DAYS * 24}
-    handle.command(_USAGE.format(**hours))
+    handle.command(_USAGE.format(**hours, off=off))
     handle.command(_ROLLED.format(**hours))
     return pods
 

@@ -79,6 +79,10 @@ def absences(
     views: dict[str, set[str]] = defaultdict(set)
     for machine, view in reported:
         views[machine].add(view)
+    every = {
+        machine: frozenset(own.union(_slot_key(at) for view in own for _, at in addresses[machine, view]))
+        for machine, own in views.items()
+    }
     for (machine, view), own in reported.items():
         if view.startswith(SLOT_PREFIX):
             continue
@@ -90,10 +94,8 @@ def absences(
             if newest <= _hour_after(start):
                 continue  # the machine is off
             address = max(since for since in addresses[machine, view] if since[0] <= start)[1]
-            slot_key = f"{SLOT_PREFIX}{address}"
-            keys = frozenset((view, slot_key))
-            search = _Search(machine, keys, frozenset(views[machine] | keys), reports)
-            slot = _through_outages(reported.get((machine, slot_key), _NEVER), others)
+            search = _Search(machine, frozenset((view, _slot_key(address))), every[machine], reports)
+            slot = _through_outages(reported.get((machine, _slot_key(address)), _NEVER), others)
             for absence in search.absences(start, end, now, slot, own.since):
                 yield (machine, view), absence
 
@@ -113,7 +115,7 @@ class _Search(NamedTuple):
     Attributes:
         machine: its machine.
         own: keys of the GPU and its slot.
-        every: keys of all GPUs and slots of the machine.
+        every: keys of all GPUs and slots of the machine; the same in each of its searches, which repeat their queries.
         reports: of the hours.
     """
 
@@ -180,6 +182,10 @@ def _through_outages(slot: _Reported, others: Sequence[Interval]) -> _Reported:
         if all(min(b, end) - max(a, start) < HOUR_NS for a, b in others)
     ]
     return slot._replace(known=[*slot.known, *hidden])
+
+
+def _slot_key(address: str) -> str:
+    return f"{SLOT_PREFIX}{address}"
 
 
 def _hour_after(at: int) -> int:
