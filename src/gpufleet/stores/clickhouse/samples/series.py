@@ -146,7 +146,7 @@ def _of_readers(
 
 
 def _deciding(parts: Sequence[StepPart], valid: int) -> StepPart:
-    """Return the worst last state of a step. A reader counts until it is silent for longer than `valid` nanoseconds."""
+    """Return the worst last state of a step. A state counts for `valid` nanoseconds before the newest one."""
     newest = max(at for _, at in parts)
     return min((part for part in parts if newest - part[1] <= valid), key=_severity)
 
