@@ -621,6 +621,7 @@ class MemoryStore:
     ) -> StoredSeries:
         points: dict[tuple[str | None, str], dict[int, Value]] = {}
         absences: dict[tuple[str | None, str], dict[int, Reason]] = {}
+        zeros: set[tuple[tuple[str | None, str], int]] = set()
         xids = AllocatedXids(xids_since)
         for stored in self._samples(cluster, machine):
             view = stored.sample.view
@@ -637,6 +638,11 @@ class MemoryStore:
                     points.setdefault(key, {})[bucket] = value
                 elif start <= at < end and isinstance(value, Absent):
                     absences.setdefault(key, {})[bucket] = value.reason
+                    if value.reason is Reason.AMBIGUOUS_ZERO:
+                        zeros.add((key, bucket))
+        for key, bucket in zeros:  # such a step has no mean, whatever its other readings are
+            points.setdefault(key, {}).pop(bucket, None)
+            absences[key][bucket] = Reason.AMBIGUOUS_ZERO
         return StoredSeries(
             points={key: sorted(found.items()) for key, found in points.items()},
             resolution=Resolution.RAW,

@@ -115,6 +115,9 @@ FAMILIES = table(
     _row(MACHINE, "swap_free_bytes", "host_swap_free_bytes"),
 )
 
+AMBIGUOUS = frozenset(one.metric for one in FAMILIES.values() if one.zero is Reason.AMBIGUOUS_ZERO)
+"""Metrics that can be absent because they are 0: a mean without these readings is too high."""
+
 _SUM = "a difference or quotient of other series"
 _SELF = "status of the exporter itself"
 _PROCESS = "per process: processes are in `/v1/snapshot`, not in metrics"

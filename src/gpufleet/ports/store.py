@@ -237,7 +237,8 @@ class HistoryStore(Protocol):
         A gauge gives the mean of its step; a counter, a state, and the newest XID give the last value. Only metrics
         without dimensions.
         Long intervals may be answered from minute and hour rollups. Steps of a series without a value have the reason
-        of their newest sample, if it was kept.
+        of their newest sample, if it was kept. A mean over a reading that is `ambiguous_zero` would be too high: such a
+        step has no value, and this reason.
 
         Args:
             cluster, machine: the machine, by the hub's id.

@@ -5,6 +5,7 @@ The rules read a device once into `gpu:` series, and build all other levels on t
 
 from functools import partial
 
+from gpufleet.dialects.all_smi import AMBIGUOUS
 from gpufleet.dialects.native import PREFIX
 from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE
 from gpufleet.exporters.prometheus import GPU_INFO
@@ -16,7 +17,7 @@ from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device
 from gpufleet.rules.faults import FAULTS, MODEL, NVLINKS, STATED, WORKING, moving_fault_rules, working_rule
 from gpufleet.rules.gaps import native_gaps
 from gpufleet.rules.promql import join_names, max_by, of_both, regex
-from gpufleet.rules.rollups import AMBIGUOUS, ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
+from gpufleet.rules.rollups import ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, memory_share, rollup
 from gpufleet.rules.rule import RecordingRule
 
 VMI = ("cluster", "namespace", "name")

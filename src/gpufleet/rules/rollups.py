@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.dialects.dialect import FamilyMapping
-from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
 
 OPERATIONS = {"ratio": "avg", "celsius": "max"}
@@ -23,9 +21,6 @@ ROLLUPS = (
     "gpu_power_watts",
     "gpu_temperature_celsius",
 )
-
-AMBIGUOUS = frozenset(one.metric for one in ALL_SMI.families.values() if one.zero is Reason.AMBIGUOUS_ZERO)
-"""Metrics that can be absent because they are 0: a mean without these devices is too high."""
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):

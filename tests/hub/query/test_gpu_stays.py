@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from gpufleet.fleet.identity import MachineIds
-from gpufleet.hub.query.gpu_stays import stays_of
-from gpufleet.model.reading import Value
+from gpufleet.hub.query.gpu_stays import PastReports, stays_of
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.ledger import SucceededMachine
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -105,6 +107,31 @@ def test_only_absences_of_an_interval_are_searched(
     within: tuple[int, int], stays: list[tuple[float, float]] | None
 ) -> None:
     assert hours(every_hour(0, 1, 2, 8, 9, 10), "s", "GPU-0", within=within) == stays
+
+
+def test_ambiguous_zero_is_a_report() -> None:
+    """A GPU that computes, then is idle, then is not read; and computes again."""
+    store = MemoryStore()
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-0")
+    zero, none = Absent(Reason.AMBIGUOUS_ZERO), Absent(Reason.NO_DATA)
+    readings: list[tuple[int | Absent, int | Absent]] = [(9, zero), (zero, zero), (none, none), (9, 9)]
+    for hour, values in enumerate(readings):
+        samples = [
+            msgspec.structs.replace(
+                gpu_sample(view, T0 + hour * HOUR + place, gpu_memory_used_bytes=value), provenance=Provenance.IMPORTED
+            )
+            for place, value in enumerate(values)
+        ]
+        store.write([accept("c", "s", samples, seq=hour)], str(hour))
+    reports, place = PastReports(store, "c", Side.HOST), ("s", view.key)
+    within = T0, T0 + 4 * HOUR
+    assert reports.imported("s", frozenset({view.key}), *within) == {T0 + hour * HOUR for hour in (0, 1, 3)}
+    assert [reports.any_within(place, T0 + hour * HOUR, T0 + (hour + 1) * HOUR) for hour in range(3)] == [
+        True,
+        True,
+        False,
+    ]
+    assert reports.last_within(place, T0, T0 + 3 * HOUR) == T0 + HOUR
 
 
 def test_lost_gpu_is_there() -> None:

@@ -19,6 +19,7 @@ from gpufleet.fleet.usage.residence import (
 from gpufleet.fleet.usage.stays import bounded_stays, with_indexed, without
 from gpufleet.fleet.usage.units import Place
 from gpufleet.hub.query.usage_inputs import MAX_SPAN_NS
+from gpufleet.model.absence import Reason
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.stored.samples import StoredSample, StoredSeries
@@ -55,11 +56,7 @@ class PastReports:
         first, last = -(-start // HOUR_NS) * HOUR_NS, end // HOUR_NS * HOUR_NS
         if first >= last:
             return False
-        return any(
-            (place[1], name) in found.points
-            for found in self._series(place, first, last, last - first)
-            for name in REPORTED
-        )
+        return any(_report_times(found, place[1], REPORTED) for found in self._series(place, first, last, last - first))
 
     def last_within(self, place: Place, start: int, end: int) -> int | None:
         """Return the last report in an interval, or None if there is none; nanoseconds since 1970.
@@ -90,8 +87,8 @@ class PastReports:
     def _hours(
         self, machine: str, views: frozenset[str], start: int, end: int, source: Provenance
     ) -> Mapping[str, Collection[int]]:
-        points = self._store.series(self._cluster, machine, LISTED, start, end, HOUR_NS, source, views).points
-        return {view: {at for name in LISTED for at, _ in points.get((view, name), ())} for view in views}
+        found = self._store.series(self._cluster, machine, LISTED, start, end, HOUR_NS, source, views)
+        return {view: _report_times(found, view, LISTED) for view in views}
 
     def _last_hour(self, place: Place, start: int, end: int) -> int | None:
         """Return the last hour with reports in an interval of whole hours."""
@@ -109,7 +106,7 @@ class PastReports:
     def _times(self, place: Place, start: int, end: int, step: int) -> tuple[list[int], bool]:
         """Return the steps with reports, and whether they are not those of hours only."""
         found = list(self._series(place, start, end, step))
-        times = [at for one in found for name in REPORTED for at, _ in one.points.get((place[1], name), ())]
+        times = [at for one in found for at in _report_times(one, place[1], REPORTED)]
         return times, all(one.resolution is not Resolution.HOUR for one in found)
 
     def _series(self, place: Place, start: int, end: int, step: int) -> Iterator[StoredSeries]:
@@ -117,6 +114,15 @@ class PastReports:
         machine, view = place
         for source in self._sources:
             yield self._store.series(self._cluster, machine, REPORTED, start, end, step, source, {view})
+
+
+def _report_times(stored: StoredSeries, view: str, names: Collection[str]) -> set[int]:
+    """Return the starts of the steps in which a GPU was reported. An `ambiguous_zero` is a report of it, too."""
+    times = {at for name in names for at, _ in stored.points.get((view, name), ())}
+    for name in names:
+        reasons = stored.absences.get((view, name), {})
+        times.update(at for at, reason in reasons.items() if reason is Reason.AMBIGUOUS_ZERO)
+    return times
 
 
 def complete_stays(

@@ -180,7 +180,7 @@ class StoredSeries(msgspec.Struct, frozen=True, kw_only=True):
     """Stored values over time.
 
     Attributes:
-        points: (view key, metric) to (start of step, value).
+        points: (view key, metric) to (start of step, value). A series can have absences only.
         resolution: the coarsest one that contributed.
         absences: (view key, metric) of `points` to start of step to reason, for steps without a value in which the
             metric was read and absent. Samples that have expired give none.

@@ -1,11 +1,27 @@
 """SQL views of minutes and hours."""
 
+import math
+
+import msgspec
 import pytest
 
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.reading import Provenance, Value
+from gpufleet.model.stored.retention import Resolution
+from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import test_dims as dims
 from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
-from tests.stores.clickhouse.rollup.test_against_brute_force import NAMES, T0, check, expected_of, roll, write
+from tests.stores.clickhouse.rollup.test_against_brute_force import (
+    GPU,
+    NAMES,
+    T0,
+    check,
+    expected_of,
+    roll,
+    sample,
+    write,
+)
 from tests.support.accepted import accept
 
 MEASUREMENTS = [
@@ -49,6 +65,39 @@ def test_windows_of_samples(store: ClickHouseStore, cluster: str, span: str, win
         "ORDER BY at, state"
     ).rows
     assert rows[0] == (0, "hung", 45.0 if span == "minute" else pytest.approx(60.0))
+
+
+def test_windows_with_an_ambiguous_zero_have_no_mean(store: ClickHouseStore, cluster: str) -> None:
+    """A scrape every 20 s: a GPU that computes in all, then in one of three, then in none; and later in all."""
+    names = ("gpu_utilization_ratio", "gpu_memory_used_bytes")
+    samples = []
+    for at in range(0, 12 * HOUR, 20):
+        busy: tuple[Value, Value] = (0.5, 2**40)
+        is_busy = at < 600 or at >= HOUR or (at < 1200 and at % 60 == 20)
+        values = dict(zip(names, busy if is_busy else (Absent(Reason.AMBIGUOUS_ZERO),) * 2, strict=True))
+        one = msgspec.structs.replace(sample(Measurement(at=at)), values=values, provenance=Provenance.IMPORTED)
+        samples.append(one)
+    store.write([accept(cluster, "m", samples)], cluster)
+    roll(store)
+    for step, first in ((300, 600), (HOUR, 0)):
+        window = T0 * NANOS, (T0 + 12 * HOUR) * NANOS, step * NANOS
+        found = store.series(cluster, "m", names, *window, Provenance.IMPORTED)
+        assert found.resolution is (Resolution.HOUR if step == HOUR else Resolution.MINUTE)
+        idle = range(first, HOUR, step)
+        for name, value in zip(names, busy, strict=True):
+            expected = [((T0 + at) * NANOS, value) for at in range(0, 12 * HOUR, step) if at not in idle]
+            assert found.points[GPU.key, name] == expected
+            reasons = {(T0 + at) * NANOS: Reason.AMBIGUOUS_ZERO for at in idle}
+            assert found.absences[GPU.key, name] == reasons
+    for name, value in zip(names, busy, strict=True):
+        columns = ", ".join(f"{name}_{part}" for part in COLUMNS["gauge"])
+        where = f"WHERE cluster = '{cluster}' AND at IN ({T0}, {T0 + 600}, {T0 + 1200}) ORDER BY at"
+        whole, part, none = store.select(f"SELECT {columns} FROM fleet_minutes {where}").rows
+        assert whole == (value, value, value, 3)
+        assert (part[:2], none[:2]) == ((value, value), (None, None))
+        assert [math.isnan(row[2]) for row in (part, none)] == [True, True]
+        (hour,) = store.select(f"SELECT {columns} FROM fleet_hours WHERE cluster = '{cluster}' AND at = {T0}").rows
+        assert (hour[:2], math.isnan(hour[2])) == ((value, value), True)
 
 
 @pytest.mark.parametrize("span", ["minute", "hour"])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance, Sample, Value
@@ -20,9 +20,14 @@ GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
 
 def sample(
-    second: int, values: Mapping[str, Value | Absent], *, reader: str = "nvml", view: View | None = GPU
+    second: int,
+    values: Mapping[str, Value | Absent],
+    *,
+    reader: str = "nvml",
+    view: View | None = GPU,
+    lane: Lane = Lane.FAST,
 ) -> Sample:
-    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0 + second * NANOS, values={**values})
+    return Sample(view=view, reader=reader, lane=lane, measured_at=T0 + second * NANOS, values={**values})
 
 
 def test_steps_aggregate_by_kind_of_metric(store: ClickHouseStore, cluster: str) -> None:
@@ -121,6 +126,38 @@ def test_provenances_are_not_mixed_in_one_series(store: ClickHouseStore, cluster
     assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP, Provenance.IMPORTED).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 900.0)]
     }
+
+
+@pytest.mark.parametrize("source", [Provenance.IMPORTED, Provenance.SLICE_GUEST])
+def test_step_with_an_ambiguous_zero_has_no_mean(store: ClickHouseStore, cluster: str, source: Provenance) -> None:
+    """A GPU that computes in one of two scrapes, one that is idle, and one that is not read once."""
+    names = ("gpu_utilization_ratio", "gpu_memory_used_bytes")
+    zero, none = Absent(Reason.AMBIGUOUS_ZERO), Absent(Reason.NO_DATA)
+    readings: list[tuple[int, float | Absent, int | Absent]] = [
+        (1, 1.0, 10),
+        (31, zero, zero),
+        (61, 0.5, 20),
+        (91, none, 40),
+        (121, zero, zero),
+    ]
+    samples = [sample(at, dict(zip(names, values, strict=True)), reader="exporter") for at, *values in readings]
+    samples += [sample(62, {"gpu_power_watts": 9.0}, reader="exporter", lane=Lane.SLOW)]  # a row without these metrics
+    samples = [msgspec.structs.replace(one, provenance=source) for one in samples]
+    store.write([accept(cluster, "m", samples)], f"{cluster}-t")
+    found = store.series(cluster, "m", names, T0, T0 + 3 * STEP, STEP, source)
+    assert found.points == {(GPU.key, names[0]): [(T0 + STEP, 0.5)], (GPU.key, names[1]): [(T0 + STEP, 30)]}
+    reasons = dict.fromkeys((T0, T0 + 2 * STEP), Reason.AMBIGUOUS_ZERO)
+    assert found.absences == {(GPU.key, name): reasons for name in names}
+
+
+def test_series_is_of_the_reader_with_most_values(store: ClickHouseStore, cluster: str) -> None:
+    name = "gpu_utilization_ratio"
+    idle = [sample(at, {name: Absent(Reason.AMBIGUOUS_ZERO)}, reader="all-smi") for at in (1, 61, 121)]
+    busy = [sample(at, {name: 0.5}, reader="dcgm") for at in (2, 62)]
+    samples = [msgspec.structs.replace(one, provenance=Provenance.IMPORTED) for one in (*idle, *busy)]
+    store.write([accept(cluster, "m", samples)], f"{cluster}-t")
+    found = store.series(cluster, "m", [name], T0, T0 + 3 * STEP, STEP, Provenance.IMPORTED)
+    assert found.points == {(GPU.key, name): [(T0, 0.5), (T0 + STEP, 0.5)]}
 
 
 def test_one_point_over_the_limit_is_refused(store: ClickHouseStore, cluster: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpufleet.model.catalogue import Metric, MetricKind, Storage
+from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.model.stored.retention import Retention
 from gpufleet.model.stored.samples import HourRollup
 from gpufleet.model.time import NANOS
@@ -27,7 +27,7 @@ from gpufleet.stores.clickhouse.rollup.hours import (
     record_rollup,
 )
 from gpufleet.stores.clickhouse.rollup.output import states_table, usage_table, windows_table
-from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, SubjectLanes, read_rows
+from gpufleet.stores.clickhouse.rollup.rows import AMBIGUOUS_COLUMNS, SampleColumns, SubjectLanes, read_rows
 from gpufleet.stores.clickhouse.rollup.tables import (
     CHUNK_CONDITION,
     ENERGY,
@@ -40,6 +40,7 @@ from gpufleet.stores.clickhouse.rollup.tables import (
     WATTS,
     WINDOWS_1H,
     WINDOWS_1M,
+    ambiguous_condition,
     metrics_stored_as,
     valid_ns,
 )
@@ -155,7 +156,11 @@ def _names(metrics: list[Metric]) -> str:
     return ", ".join(f"`{metric.name}`" for metric in metrics)
 
 
-_HOUR = f"SELECT {_HEAD}, {_names(_CORE)}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - names are from the catalogue; values are bound
+_AMBIGUOUS = ", ".join(
+    f"{ambiguous_condition(CATALOGUE[name])} AS {column}" for name, column in AMBIGUOUS_COLUMNS.items()
+)
+
+_HOUR = f"SELECT {_HEAD}, {_names(_CORE)}, {_AMBIGUOUS}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - names are from the catalogue; values are bound
 _BEFORE = f"SELECT {_HEAD}, {_names(_CONTEXT_METRICS)}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - as above
 _AFTER = f"""
 SELECT {_HEAD}, `{ENERGY.name}` FROM samples FINAL WHERE {CHUNK_CONDITION} AND isNotNull(`{ENERGY.name}`)

@@ -27,10 +27,14 @@ def windows_table(table: TableDefinition, version: int, rows: SampleColumns, win
         gauge = windows.gauges.get(metric.id)
         if gauge is None:
             continue
-        parts = {"min": gauge.low, "max": gauge.high, "avg": gauge.total / gauge.count}
-        for part, values in parts.items():
+        has_value = ~np.isnan(gauge.low)
+        for part, at, values in (
+            ("min", gauge.at[has_value], gauge.low[has_value]),
+            ("max", gauge.at[has_value], gauge.high[has_value]),
+            ("avg", gauge.at, gauge.total / gauge.count),
+        ):
             name = f"{metric.name}_{part}"
-            columns[name] = _scatter(count, gauge.at, values, types[name])
+            columns[name] = _scatter(count, at, values, types[name])
         counts = np.zeros(count, np.uint32)
         counts[gauge.at] = gauge.count
         columns[f"{metric.name}_count"] = counts

@@ -1,17 +1,22 @@
 """Samples as numeric columns, ordered by subject and time. Pure: Arrow table to arrays."""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from gpufleet.dialects.all_smi import AMBIGUOUS
 from gpufleet.model.catalogue import CATALOGUE, Storage
 from gpufleet.model.reading import Provenance
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _PLAIN = {metric.name: metric.id for metric in CATALOGUE.values() if metric.storage is Storage.CORE}
+
+AMBIGUOUS_COLUMNS = {name: f"{name}_ambiguous" for name in sorted(AMBIGUOUS)}
+"""Metric to the column of the rows in which it is absent with `ambiguous_zero`."""
 
 NEVER = np.iinfo(np.int64).max
 
@@ -51,6 +56,7 @@ class SampleColumns(msgspec.Struct, frozen=True):
         session: row to driver session.
         sequence: row to its position in order of subject and sender sequence number; None if rows are in that order.
         cells: metric id to values.
+        means: metric id to the values of its mean, if some readings are `ambiguous_zero`: these are NaN.
     """
 
     subject: Array
@@ -63,6 +69,7 @@ class SampleColumns(msgspec.Struct, frozen=True):
     session: Array
     sequence: Array | None
     cells: dict[int, MetricCells]
+    means: dict[int, MetricCells]
 
     @property
     def has_duplicates(self) -> bool:
@@ -90,6 +97,7 @@ def read_rows(table: Any, lanes: SubjectLanes) -> SampleColumns:
     same = subject[1:] == subject[:-1]
     next_at[:-1][same] = at[1:][same]
     place = np.searchsorted(lanes.numbers, subject)
+    cells = _cells(table)
     return SampleColumns(
         subject=subject,
         of_device=lanes.of_device[place],
@@ -100,7 +108,8 @@ def read_rows(table: Any, lanes: SubjectLanes) -> SampleColumns:
         valid_until=at + lanes.valid_ns[place],
         session=table.column("driver_session").to_numpy(),
         sequence=_sequence(subject, *_epochs_and_numbers(table, (codes, names))),
-        cells=_cells(table),
+        cells=cells,
+        means=_means(table, cells),
     )
 
 
@@ -155,6 +164,24 @@ def _cells(table: Any) -> dict[int, MetricCells]:
             found[number] = MetricCells(rows, column.drop_null().to_numpy())
     for tail in ("int", "float"):
         found.update(_tail_cells(table.column(f"tail_{tail}_ids"), table.column(f"tail_{tail}_values")))
+    return found
+
+
+def _means(table: Any, cells: Mapping[int, MetricCells]) -> dict[int, MetricCells]:
+    """Return `SampleColumns.means`."""
+    found: dict[int, MetricCells] = {}
+    for name, column in AMBIGUOUS_COLUMNS.items():
+        if column not in table.column_names:
+            continue
+        ambiguous = np.flatnonzero(table.column(column).fill_null(0).to_numpy())
+        if len(ambiguous):
+            number = CATALOGUE[name].id
+            known = cells.get(number, MetricCells(ambiguous[:0], ambiguous[:0]))
+            values = np.full(table.num_rows, np.nan)
+            values[known.rows] = known.values
+            values[ambiguous] = np.nan
+            rows = np.union1d(known.rows, ambiguous)
+            found[number] = MetricCells(rows, values[rows])
     return found
 
 

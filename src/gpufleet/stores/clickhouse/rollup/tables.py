@@ -7,6 +7,7 @@ rendered from the catalogue.
 
 import re
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.stored.retention import READING_VALID_SECONDS, Retention
 from gpufleet.model.time import NANOS
@@ -275,3 +276,9 @@ def value_expression(metric: Metric) -> str:
         return f"`{metric.name}`"
     tail = "tail_float" if metric.type is ValueType.FLOAT else "tail_int"
     return f"if(has({tail}_ids, {metric.id}), {tail}_values[indexOf({tail}_ids, {metric.id})], NULL)"
+
+
+def ambiguous_condition(metric: Metric) -> str:
+    """Return the SQL condition for rows in which a metric is absent with `ambiguous_zero`."""
+    is_ambiguous = f"(metric, reason) -> metric = '{metric.name}' AND reason = '{Reason.AMBIGUOUS_ZERO}'"
+    return f"absence_set IN (SELECT id FROM absence_sets WHERE arrayExists({is_ambiguous}, metrics, reasons))"  # noqa: S608 - names are from the catalogue

@@ -8,7 +8,8 @@
   `MAX_GPU_WATTS` is ignored.
 - State: last state.
 
-Absent values are not included.
+Absent values are not included, except that a gauge with an `ambiguous_zero` reading has no sum: NaN. Its minimum and
+maximum are those of the values, or NaN.
 """
 
 import msgspec
@@ -78,7 +79,7 @@ def compute_windows(rows: SampleColumns, first: int, last: int, window_ns: int) 
     gauges: dict[int, GaugeWindows] = {}
     counters: dict[int, CounterWindows] = {}
     states: dict[int, StateWindows] = {}
-    for id_, cells in rows.cells.items():
+    for id_, cells in {**rows.cells, **rows.means}.items():
         where = places.of(cells.rows)
         if not len(where.at):
             continue
@@ -105,8 +106,8 @@ def to_hour(fine: WindowSet, rows: SampleColumns, first: int) -> WindowSet:
         at, starts, _ = find_runs(parent[gauge.at])
         gauges[id_] = GaugeWindows(
             at,
-            np.minimum.reduceat(gauge.low, starts),
-            np.maximum.reduceat(gauge.high, starts),
+            np.fmin.reduceat(gauge.low, starts),
+            np.fmax.reduceat(gauge.high, starts),
             np.add.reduceat(gauge.total, starts),
             np.add.reduceat(gauge.count, starts),
         )
@@ -231,8 +232,8 @@ def _gauge(values: Array, where: _Selection) -> GaugeWindows:
     picked = where.picked(values)
     return GaugeWindows(
         where.at,
-        np.minimum.reduceat(picked, where.starts),
-        np.maximum.reduceat(picked, where.starts),
+        np.fmin.reduceat(picked, where.starts),
+        np.fmax.reduceat(picked, where.starts),
         np.add.reduceat(picked, where.starts, dtype=np.float64),
         where.ends - where.starts + 1,
     )

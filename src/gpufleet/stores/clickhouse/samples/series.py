@@ -1,11 +1,14 @@
 """Time series queries."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
+from gpufleet.dialects.all_smi import AMBIGUOUS
 from gpufleet.fleet.readings import STATE
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.model.catalogue.events import XID_LAST
 from gpufleet.model.device_state import WORST_FIRST
@@ -18,7 +21,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import STATE_INTERVAL_SECONDS
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, value_expression
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, ambiguous_condition, value_expression
 from gpufleet.stores.clickhouse.samples import xids
 from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
 from gpufleet.stores.clickhouse.samples.gaps import NEWEST_SET, StepGrid, StepSet, fetch_gap_reasons
@@ -36,7 +39,7 @@ MAX_ROWS_WITH_SETS = 100_000
 """Maximum number of rows of a query that has the reasons of gaps, too."""
 
 StepPart = tuple[Value, int]
-"""Sum and count for a mean; otherwise the last value and its time of measurement."""
+"""Sum and count for a mean; otherwise the last value and its time of measurement. An unknown sum is NaN."""
 
 _HEAD = """
 SELECT subject, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number, {newest_set} AS newest_set,
@@ -51,6 +54,9 @@ SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max
 """
 
 _CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
+
+_FROM_PAGES = frozenset({Provenance.IMPORTED, Provenance.SLICE_GUEST})
+"""Sources whose readings can be those of an exporter's page."""
 
 _STATE_VALID_NS = int(MISSED_PASSES * STATE_INTERVAL_SECONDS * NANOS)
 """Time for which the last state of a reader counts beside newer ones of others, as in `fleet.readings`."""
@@ -77,8 +83,9 @@ def fetch_series(
     """Return (view key, metric) to (start of step, value) of a machine; see `ports.HistoryStore.series`.
 
     `subjects` are all of the machine. A series is of a single reader: of several readers of the same metric and view,
-    the reader with the most steps. The state of a GPU is the worst last state of all readers that did not stop long
-    before, as in `fleet.readings`.
+    the reader with values in the most steps. The state of a GPU is the worst last state of all readers that did not
+    stop long before, as in `fleet.readings`. A mean over an `ambiguous_zero` is absent with this reason: it would be
+    too high.
 
     Raises:
         StoreError: for a metric without series, an invalid interval or step, or too many points.
@@ -103,7 +110,7 @@ def fetch_series(
     has_sets = not source.rolled and grid.count * len(chosen) <= MAX_ROWS_WITH_SETS
     sets: list[StepSet] = []
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
-    queries = _queries(source, requested, has_sets=has_sets)
+    queries = _queries(source, requested, provenance, has_sets=has_sets)
     for query, subjects_of_query in product(queries, subject_slices(chosen)):
         bound = {**parameters, "subjects": subjects_of_query}
         for subject, number, newest_set, *parts in handle.query(query, parameters=bound).result_rows:
@@ -123,9 +130,9 @@ def fetch_series(
         },
         resolution=source.resolution,
         absences={
-            (view or None, name): {start + number * step: reason for number, reason in steps.items()}
-            for (view, name), steps in reasons.items()
-            if steps
+            (view or None, name): {start + number * step: reason for number, reason in of_steps.items()}
+            for (view, name), (_, steps) in longest.items()
+            if (of_steps := {**reasons.get((view, name), {}), **_ambiguous_steps(name, steps)})
         },
     )
 
@@ -133,8 +140,10 @@ def fetch_series(
 def _of_readers(
     metric: Metric, readers: Mapping[str, Mapping[int, StepPart]], resolution: Resolution
 ) -> tuple[str, Mapping[int, StepPart]]:
-    """Return the reader with the most steps, and the steps of the series."""
-    reader, steps = max(sorted(readers.items()), key=lambda item: len(item[1]))
+    """Return the reader with values in the most steps, and the steps of the series."""
+    reader, steps = max(
+        sorted(readers.items()), key=lambda item: len(item[1]) - len(_ambiguous_steps(metric.name, item[1]))
+    )
     if metric.name != STATE or len(readers) == 1:
         return reader, steps
     parts: dict[int, list[StepPart]] = defaultdict(list)
@@ -143,6 +152,13 @@ def _of_readers(
             parts[number].append(part)
     valid = _STATE_VALID_NS + _WINDOW_NS[resolution]
     return reader, {number: _deciding(several, valid) for number, several in parts.items()}
+
+
+def _ambiguous_steps(metric: str, steps: Mapping[int, StepPart]) -> dict[int, Reason]:
+    """Return the steps whose mean is not known."""
+    if metric not in AMBIGUOUS:
+        return {}
+    return {number: Reason.AMBIGUOUS_ZERO for number, (total, _) in steps.items() if math.isnan(float(total))}
 
 
 def _deciding(parts: Sequence[StepPart], valid: int) -> StepPart:
@@ -157,13 +173,15 @@ def _severity(part: StepPart) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
-def _queries(source: SourceChoice, metrics: Sequence[Metric], *, has_sets: bool) -> Iterator[str]:
+def _queries(
+    source: SourceChoice, metrics: Sequence[Metric], provenance: Provenance, *, has_sets: bool
+) -> Iterator[str]:
     """Yield the queries of samples and of windows. With `has_sets`, a few samples are read, with their absence sets."""
     if source.raw:
         yield _HEAD.format(
             at="toUnixTimestamp64Nano(measured_at)",
             newest_set=NEWEST_SET if has_sets else "0",
-            **_aggregates(map(_sample_aggregates, metrics)),
+            **_aggregates(_sample_aggregates(one, provenance) for one in metrics),
             table="samples",
             spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in source.raw),
             more="",
@@ -209,7 +227,10 @@ def _merge(metric: Metric, before: StepPart | None, part: StepPart) -> StepPart:
 
 
 def _points(metric: Metric, steps: Mapping[int, StepPart], start: int, step: int) -> list[tuple[int, Value]]:
-    return [(start + number * step, _value(metric, part)) for number, part in sorted(steps.items())]
+    unknown = _ambiguous_steps(metric.name, steps)
+    return [
+        (start + number * step, _value(metric, part)) for number, part in sorted(steps.items()) if number not in unknown
+    ]
 
 
 def _check(metrics: Sequence[str], start: int, end: int, step: int) -> list[Metric]:
@@ -240,10 +261,12 @@ def _is_mean(metric: Metric) -> bool:
     return metric.kind is MetricKind.GAUGE and metric.name not in xids.NEWEST
 
 
-def _sample_aggregates(metric: Metric) -> tuple[str, str]:
+def _sample_aggregates(metric: Metric, provenance: Provenance) -> tuple[str, str]:
     """Return the SQL expressions for the parts of a step, from samples."""
     cell = xids.sample_cell(metric) if metric.name in xids.FILTERED else value_expression(metric)
     if _is_mean(metric):
+        if provenance in _FROM_PAGES and metric.name in AMBIGUOUS:
+            cell = f"if({ambiguous_condition(metric)}, nan, toFloat64({cell}))"  # the sum becomes NaN
         return f"sum(toFloat64({cell}))", f"count({cell})"
     return f"argMax({cell}, measured_at)", f"maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
 

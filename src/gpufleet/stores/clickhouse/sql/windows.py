@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gpufleet.dialects.all_smi import AMBIGUOUS
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.stores.clickhouse.sql.definition import (
     SqlView,
@@ -33,12 +34,14 @@ _PARTS = {
     MetricKind.COUNTER: {"last": "last value", "increase": "increase, also across driver restarts"},
     MetricKind.STATE: {"last": "last state"},
 }
+_AMBIGUOUS_PARTS = {"avg": "; NaN if a sample is `ambiguous_zero`", "count": ", or with `ambiguous_zero`"}
 _TAILS = {MetricKind.GAUGE: "tail_gauge", MetricKind.COUNTER: "tail_counter", MetricKind.STATE: "tail_state"}
 
 _METRICS = (
     "for each metric without dimensions that is not a text, by its name in [metrics.md](metrics.md): for a gauge "
     "`_min`, `_max`, `_avg` and `_count` (samples with a value), for a counter `_last` and `_increase` (also across "
-    "driver restarts), for a state `_last`; NULL, or a count of 0, if no sample has a value"
+    "driver restarts), for a state `_last`; NULL, or a count of 0, if no sample has a value; a sample that is "
+    "`ambiguous_zero` makes `_avg` NaN, and is in `_count`"
 )
 
 
@@ -77,7 +80,9 @@ def _windows_metrics() -> Iterator[ViewColumn]:
     for metric in CATALOGUE.values():
         if metric.storage in (Storage.CORE, Storage.TAIL):
             for part, text in _PARTS[metric.kind].items():
-                yield ViewColumn(f"{metric.name}_{part}", _part(metric, part), f"{metric.name}: {text}", of_metric=True)
+                more = _AMBIGUOUS_PARTS.get(part, "") if metric.name in AMBIGUOUS else ""
+                help_ = f"{metric.name}: {text}{more}"
+                yield ViewColumn(f"{metric.name}_{part}", _part(metric, part), help_, of_metric=True)
 
 
 def _at(span: str) -> ViewColumn:

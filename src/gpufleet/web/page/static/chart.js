@@ -5,7 +5,7 @@
 
 import { element, foreign, printable, shape, table } from "./dom.js";
 import { clockText, secondsText, timeText, valueText } from "./format.js";
-import { commonGaps, domain, runs, ticks, timeTicks } from "./scale.js";
+import { commonGaps, domain, mean, runs, ticks, timeTicks } from "./scale.js";
 
 const HEIGHT = 170;
 const MARGIN = { top: 8, right: 8, bottom: 20, left: 64 };
@@ -26,9 +26,8 @@ export class Chart {
   #legend = element("div");
 
   /**
-   * Options: `key`, `title`, `unit`, `start` and `end` (ms), `step` (ms), `series` ({label, points: [[ms, value or
-   * null]], why}, all with the same instants; `why(ms)` returns the reason of a step without a value) and `events`
-   * ({at, text}).
+   * Options: `key`, `title`, `unit`, `start` and `end` (ms), `step` (ms), `series` (of `alignSeries`, with `label` and
+   * `why(ms)`, which returns the text for a step without a value) and `events` ({at, text}).
    */
   constructor(options) {
     this.#options = options;
@@ -224,13 +223,12 @@ export class Chart {
           ? element("span", { class: "absent" }, "no measurement")
           : valueText(unit, value);
       const swatch = element("span", { class: `swatch line-${place % COLOURS}`, "aria-hidden": "true" });
-      const mean = values.length === 0 ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
       const extreme = (pick) => (values.length === 0 ? null : pick(...values));
       return [
         [swatch, foreign(one.label)],
         show(one.points[index]?.[1]),
         show(extreme(Math.min)),
-        show(mean),
+        show(mean(one)),
         show(extreme(Math.max)),
       ];
     });

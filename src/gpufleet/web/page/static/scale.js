@@ -25,6 +25,16 @@ export function alignSeries(series, start, end, step) {
   });
 }
 
+/**
+ * Return the mean of an aligned series; null without values, or if a reading is `ambiguous_zero`: without the zeros of an
+ * idle device the mean is too high.
+ */
+export function mean({ points, absence }) {
+  const values = points.map(([, value]) => value).filter((value) => value !== null);
+  if (values.length === 0 || points.some(([at]) => absence(at) === "ambiguous_zero")) return null;
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
 /** Split [x, value] points into runs of consecutive values; null values are gaps and belong to no run. */
 export function runs(points) {
   const found = [];
