@@ -206,7 +206,7 @@ def _overview() -> tuple[Panel, ...]:
         ),
         _per_node("Power", "Sum of the node's boards", f"sum by (cluster, node) ({power})", "watt"),
         _top("Most utilized GPUs", utilization, "percentunit"),
-        _top("Least utilized GPUs", utilization, "percentunit", function="bottomk"),
+        _top("Least utilized GPUs", measured, "percentunit", function="bottomk", scope=f"; {_EXCEPT}"),
         _top("Hottest GPUs", temperature, "celsius"),
         _top("GPUs with the highest power", power, "watt"),
         Panel(
@@ -286,11 +286,11 @@ def _per_node(title: str, description: str, expression: str, unit: str) -> Panel
     return Panel(title=f"{title} by node", help=description, unit=unit, queries=(query,), low=low, high=high)
 
 
-def _top(title: str, series: str, unit: str, *, function: str = "topk") -> Panel:
+def _top(title: str, series: str, unit: str, *, function: str = "topk", scope: str = "") -> Panel:
     order = "sort_desc" if function == "topk" else "sort"
     return Panel(
         title=title,
-        help=f"{TOP} GPUs now",
+        help=f"{TOP} GPUs now{scope}",
         unit=unit,
         queries=(PanelQuery(f"{order}({function}({TOP}, {series}))", "{{node}} {{uuid}}"),),
         type=PanelType.BARS,

@@ -803,9 +803,9 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
         const data = await import(root + 'fleet_data.js');
         const [one, other] = scale.alignSeries(
             [{points: [[20, 1], [30, null, 'timeout'], [50, 2]]}, {points: [[34, 3]]}], 5, 65, 10);
-        const means = scale.alignSeries(
+        const summaries = scale.alignSeries(
             [{points: [[0, 1], [10, 3], [20, null, 'timeout']]}, {points: [[0, 1], [10, null, 'ambiguous_zero']]},
-             {points: [[0, null, 'timeout']]}], 0, 30, 10).map(scale.mean);
+             {points: [[0, null, 'timeout']]}], 0, 30, 10).map(scale.summary);
         const gpu = (id, readings, dimensions) => ({device: {id: 'c/m/gpu/' + id, kind: 'gpu', readings, dimensions}});
         const value = (one) => ({value: one});
         const peers = [{metric: 'gpu_nvlink_peers', labels: {peer: 'gpu'}, value: 4}];
@@ -825,7 +825,7 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
         ]);
         return {
             one: one.points, other: other.points, covers: [30, 40].map(one.covers),
-            absences: [20, 30, 40].map(one.absence), means,
+            absences: [20, 30, 40].map(one.absence), summaries,
             gpus: known.gpus.map((one) => [one.pcie.state, one.nvlink.state, one.nvlink.text, one.parts.length]),
             pairs: topology.linkedPairs(known.gpus).map(([one, other, count]) => [one.id, other.id, count]),
             rest: known.gpus[2].nvlink.ends,
@@ -839,7 +839,11 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
     assert found["other"] == [[0, None], [10, None], [20, None], [30, 3], [40, None], [50, None], [60, None]]
     assert found["covers"] == [True, False]
     assert found["absences"] == [None, "timeout", None]
-    assert found["means"] == [2, None, None]
+    assert found["summaries"] == [
+        {"lowest": 1, "mean": 2, "highest": 3},
+        {"lowest": None, "mean": None, "highest": 1},
+        {"lowest": None, "mean": None, "highest": None},
+    ]
     assert found["gpus"][:2] == [
         ["degraded", "unknown", "unknown: not_supported", 1],
         ["unknown", "down", "0 of 4 up", 0],

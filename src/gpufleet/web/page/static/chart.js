@@ -5,7 +5,7 @@
 
 import { element, foreign, printable, shape, table } from "./dom.js";
 import { clockText, secondsText, timeText, valueText } from "./format.js";
-import { commonGaps, domain, mean, runs, ticks, timeTicks } from "./scale.js";
+import { commonGaps, domain, runs, summary, ticks, timeTicks } from "./scale.js";
 
 const HEIGHT = 170;
 const MARGIN = { top: 8, right: 8, bottom: 20, left: 64 };
@@ -217,19 +217,17 @@ export class Chart {
     const at = this.#instants;
     const index = this.#cursor ?? newest(series);
     const rows = series.map((one, place) => {
-      const values = one.points.map(([, value]) => value).filter((value) => value !== null);
-      const show = (value) =>
-        value === null || value === undefined
-          ? element("span", { class: "absent" }, "no measurement")
-          : valueText(unit, value);
+      const { lowest, mean, highest } = summary(one);
+      const show = (value, absence = "no measurement") =>
+        value === null || value === undefined ? element("span", { class: "absent" }, absence) : valueText(unit, value);
+      const why = highest === null ? undefined : "unknown";
       const swatch = element("span", { class: `swatch line-${place % COLOURS}`, "aria-hidden": "true" });
-      const extreme = (pick) => (values.length === 0 ? null : pick(...values));
       return [
         [swatch, foreign(one.label)],
         show(one.points[index]?.[1]),
-        show(extreme(Math.min)),
-        show(mean(one)),
-        show(extreme(Math.max)),
+        show(lowest, why),
+        show(mean, why),
+        show(highest),
       ];
     });
     const when = at[index] === undefined ? "Value" : `At ${timeText(at[index])}`;

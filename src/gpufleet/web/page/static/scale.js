@@ -26,13 +26,16 @@ export function alignSeries(series, start, end, step) {
 }
 
 /**
- * Return the mean of an aligned series; null without values, or if a reading is `ambiguous_zero`: without the zeros of an
- * idle device the mean is too high.
+ * Return the `lowest` value, `mean` and `highest` value of an aligned series; null without values. If a reading is
+ * `ambiguous_zero`, the first two are not known: without the zeros of an idle device they are too high.
  */
-export function mean({ points, absence }) {
+export function summary({ points, absence }) {
   const values = points.map(([, value]) => value).filter((value) => value !== null);
-  if (values.length === 0 || points.some(([at]) => absence(at) === "ambiguous_zero")) return null;
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
+  if (values.length === 0) return { lowest: null, mean: null, highest: null };
+  const highest = Math.max(...values);
+  if (points.some(([at]) => absence(at) === "ambiguous_zero")) return { lowest: null, mean: null, highest };
+  const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+  return { lowest: Math.min(...values), mean, highest };
 }
 
 /** Split [x, value] points into runs of consecutive values; null values are gaps and belong to no run. */
