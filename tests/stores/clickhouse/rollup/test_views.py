@@ -100,6 +100,25 @@ def test_windows_with_an_ambiguous_zero_have_no_mean(store: ClickHouseStore, clu
         assert (hour[:2], math.isnan(hour[2])) == ((value, value), True)
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_state_that_a_reader_reports_no_more_does_not_count(
+    store: ClickHouseStore, cluster: str, goes_on: bool
+) -> None:
+    """DCGM reads a lost GPU for ten minutes, and then nothing or other readings. NVML goes on."""
+    times = range(0, 12 * HOUR, 60)
+    nvml = [sample(Measurement(at=at, state="lost" if at < 600 else "ok")) for at in times]
+    dcgm = [sample(Measurement(at=at, state="lost") if at < 600 else Measurement(at=at, watts=90.0)) for at in times]
+    dcgm = [msgspec.structs.replace(one, reader="dcgm") for one in dcgm[: len(times) if goes_on else 10]]
+    store.write([accept(cluster, "m", [*nvml, *dcgm])], cluster)
+    roll(store)
+    for step, lost in ((300, [0, 300]), (HOUR, [])):
+        window = T0 * NANOS, (T0 + 12 * HOUR) * NANOS, step * NANOS
+        found = store.series(cluster, "m", ["gpu_state"], *window)
+        assert found.resolution is (Resolution.HOUR if step == HOUR else Resolution.MINUTE)
+        states = found.points[GPU.key, "gpu_state"]
+        assert [at // NANOS - T0 for at, state in states if state != "ok"] == lost
+
+
 @pytest.mark.parametrize("span", ["minute", "hour"])
 def test_windows_of_values_with_dimensions(store: ClickHouseStore, cluster: str, span: str) -> None:
     measurements = [

@@ -80,13 +80,15 @@ def rows_of(fleet: dict[str, Sequence[Measurement]]) -> SampleColumns:
 
 
 def values_of(rows: SampleColumns, windows: WindowSet, machine: str, field: str) -> dict[int, tuple[float, ...]]:
-    """Return the parts of a metric by window start, in seconds after the first hour."""
+    """Return the parts of a metric by window start; times are in seconds after the first hour."""
     metric = CATALOGUE[NAMES[field]]
     kind: Mapping[int, Any] = getattr(windows, f"{metric.kind.value}s")
     one = kind.get(metric.id)
     found = {}
     if one is not None:
-        parts = [getattr(one, part) for part in one.__struct_fields__ if part != "at"]
+        parts = [getattr(one, part) for part in one.__struct_fields__ if part not in ("at", "last_at")]
+        if metric.kind is MetricKind.STATE:
+            parts.append(one.last_at // NANOS - T0)
         for place, window in enumerate(one.at):
             if rows.subject[windows.first_row[window]] == NUMBERS[machine]:
                 found[int(windows.start[window]) // NANOS - T0] = tuple(part[place].item() for part in parts)
@@ -100,8 +102,8 @@ def expected(measurements: Sequence[Measurement], field: str, window: int) -> di
         return {**brute.gauges(within, field, window)}
     if metric.kind is MetricKind.COUNTER:
         return {**brute.counters(measurements, field, window, HOUR)}
-    last = {one.at // window * window: getattr(one, field) for one in within if getattr(one, field) is not None}
-    return {at: (metric.states.index(state),) for at, state in last.items()}
+    last = {one.at // window * window: one for one in within if getattr(one, field) is not None}
+    return {at: (metric.states.index(getattr(one, field)), one.at) for at, one in last.items()}
 
 
 @st.composite

@@ -48,6 +48,7 @@ def windows_table(table: TableDefinition, version: int, rows: SampleColumns, win
         state = windows.states.get(metric.id)
         if state is not None:
             columns[f"{metric.name}_last"] = _scatter(count, state.at, state.last, "UInt8")
+            columns[f"{metric.name}_last_at"] = _scatter(count, state.at, state.last_at // NANOS, "UInt32")
     return _arrow().table({**columns, **_tails(count, windows)})
 
 
@@ -104,7 +105,7 @@ def _named(numbers: Array, texts: list[str]) -> Any:
     return _coded(places[numbers], distinct)
 
 
-_TYPES = {"UInt8": np.uint8, "UInt64": np.uint64, "Float32": np.float32, "Float64": np.float64}
+_TYPES = {"UInt8": np.uint8, "UInt32": np.uint32, "UInt64": np.uint64, "Float32": np.float32, "Float64": np.float64}
 
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)

@@ -46,7 +46,10 @@ def _value_columns(metric: Metric, floats: str) -> tuple[Column, ...]:
                 Column(f"{metric.name}_increase", f"Nullable({own})"),
             )
         case _:
-            return (Column(f"{metric.name}_last", "Nullable(UInt8)"),)
+            return (
+                Column(f"{metric.name}_last", "Nullable(UInt8)"),
+                Column(f"{metric.name}_last_at", "Nullable(DateTime('UTC'))", "Delta, ZSTD(1)"),
+            )
 
 
 def _windows(floats: str) -> tuple[Column, ...]:

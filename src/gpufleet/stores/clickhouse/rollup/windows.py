@@ -43,10 +43,11 @@ class CounterWindows(msgspec.Struct, frozen=True):
 
 
 class StateWindows(msgspec.Struct, frozen=True):
-    """Last state in the windows `at`."""
+    """Last state in the windows `at`, and its time in nanoseconds since 1970."""
 
     at: Array
     last: Array
+    last_at: Array
 
 
 class WindowSet(msgspec.Struct, frozen=True):
@@ -89,7 +90,8 @@ def compute_windows(rows: SampleColumns, first: int, last: int, window_ns: int) 
             case MetricKind.COUNTER:
                 counters[id_] = _counter(cells, _reading_growth(id_, cells, rows, last), where)
             case MetricKind.STATE:
-                states[id_] = StateWindows(where.at, where.picked(cells.values)[where.ends])
+                ends, times = where.ends, rows.at[cells.rows]
+                states[id_] = StateWindows(where.at, where.picked(cells.values)[ends], where.picked(times)[ends])
     return WindowSet(inside[firsts], first + found % slots * window_ns, samples, gauges, counters, states)
 
 
@@ -116,7 +118,7 @@ def to_hour(fine: WindowSet, rows: SampleColumns, first: int) -> WindowSet:
         counters[id_] = CounterWindows(at, counter.last[ends], np.add.reduceat(counter.increase, starts))
     for id_, state in fine.states.items():
         at, _, ends = find_runs(parent[state.at])
-        states[id_] = StateWindows(at, state.last[ends])
+        states[id_] = StateWindows(at, state.last[ends], state.last_at[ends])
     samples = np.bincount(parent, fine.samples, len(firsts)).astype(np.int64)
     return WindowSet(fine.first_row[firsts], np.full(len(firsts), first), samples, gauges, counters, states)
 

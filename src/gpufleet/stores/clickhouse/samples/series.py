@@ -21,7 +21,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import STATE_INTERVAL_SECONDS
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, ambiguous_condition, value_expression
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, ambiguous_condition, value_expression
 from gpufleet.stores.clickhouse.samples import xids
 from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
 from gpufleet.stores.clickhouse.samples.gaps import NEWEST_SET, StepGrid, StepSet, fetch_gap_reasons
@@ -60,9 +60,6 @@ _FROM_PAGES = frozenset({Provenance.IMPORTED, Provenance.SLICE_GUEST})
 
 _STATE_VALID_NS = int(MISSED_PASSES * STATE_INTERVAL_SECONDS * NANOS)
 """Time for which the last state of a reader counts beside newer ones of others, as in `fleet.readings`."""
-
-_WINDOW_NS = {Resolution.RAW: 0, Resolution.MINUTE: MINUTE_NS, Resolution.HOUR: HOUR_NS}
-"""Length of the windows of a resolution: the times of their states are known to it."""
 
 _TABLES = {Resolution.MINUTE: "windows_1m", Resolution.HOUR: "windows_1h"}
 
@@ -121,7 +118,7 @@ def fetch_series(
                 if value is not None and weight:
                     steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
-    longest = {key: _of_readers(CATALOGUE[key[1]], readers, source.resolution) for key, readers in found.items()}
+    longest = {key: _of_readers(CATALOGUE[key[1]], readers) for key, readers in found.items()}
     reasons = fetch_gap_reasons(handle, absences, chosen, longest, grid, provenance, sets if has_sets else None)
     return StoredSeries(
         points={
@@ -137,9 +134,7 @@ def fetch_series(
     )
 
 
-def _of_readers(
-    metric: Metric, readers: Mapping[str, Mapping[int, StepPart]], resolution: Resolution
-) -> tuple[str, Mapping[int, StepPart]]:
+def _of_readers(metric: Metric, readers: Mapping[str, Mapping[int, StepPart]]) -> tuple[str, Mapping[int, StepPart]]:
     """Return the reader with values in the most steps, and the steps of the series."""
     reader, steps = max(
         sorted(readers.items()), key=lambda item: len(item[1]) - len(_ambiguous_steps(metric.name, item[1]))
@@ -150,8 +145,7 @@ def _of_readers(
     for of_reader in readers.values():
         for number, part in of_reader.items():
             parts[number].append(part)
-    valid = _STATE_VALID_NS + _WINDOW_NS[resolution]
-    return reader, {number: _deciding(several, valid) for number, several in parts.items()}
+    return reader, {number: _deciding(several) for number, several in parts.items()}
 
 
 def _ambiguous_steps(metric: str, steps: Mapping[int, StepPart]) -> dict[int, Reason]:
@@ -161,10 +155,10 @@ def _ambiguous_steps(metric: str, steps: Mapping[int, StepPart]) -> dict[int, Re
     return {number: Reason.AMBIGUOUS_ZERO for number, (total, _) in steps.items() if math.isnan(float(total))}
 
 
-def _deciding(parts: Sequence[StepPart], valid: int) -> StepPart:
-    """Return the worst last state of a step. A state counts for `valid` nanoseconds before the newest one."""
+def _deciding(parts: Sequence[StepPart]) -> StepPart:
+    """Return the worst last state of a step, without those of readers that stopped before."""
     newest = max(at for _, at in parts)
-    return min((part for part in parts if newest - part[1] <= valid), key=_severity)
+    return min((part for part in parts if newest - part[1] <= _STATE_VALID_NS), key=_severity)
 
 
 def _severity(part: StepPart) -> int:
@@ -280,6 +274,8 @@ def _window_aggregates(metric: Metric) -> tuple[str, str]:
             value = f"sum(toFloat64(toString({metric.name}_avg)) * {metric.name}_count)"
             return value, f"sum({metric.name}_count)"
         last = f"{metric.name}_last"
+        if metric.kind is MetricKind.STATE:
+            instant = f"toInt64(toUnixTimestamp(coalesce({last}_at, at))) * {NANOS}"
         return f"argMax({last}, at)", f"maxIf({instant}, isNotNull({last}))"
     if metric.name in xids.FILTERED:
         return xids.window_aggregates(metric, instant)
