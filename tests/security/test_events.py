@@ -66,16 +66,16 @@ async def visible_events(site: Guarded, role: Role, query: str = "") -> list[tup
 async def rename(full: Guarded, name: str, *reports: MachineReport) -> None:
     """Report that node-a has a new name, and the reports."""
     renamed = MachineReport(machine=Machine(name=name, machine_id="a" * 32))
+    count = len(full.store.seqs)  # before the batch is posted: it can be stored before the answer is read
     batch = Batch(
         cluster="local",
         sender="node-a",
         epoch="0123456789abcdef" * 2,
-        seq=len(full.store.seqs),
+        seq=count,
         sent_at=now(),
         reports=(renamed, *reports),
     )
     assert (await full.post(encode(batch), full.secrets[Role.SENDER])).status == 200
-    count = len(full.store.seqs)
 
     async def stored() -> bool:
         return len(full.store.seqs) > count

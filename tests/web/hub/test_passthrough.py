@@ -70,7 +70,7 @@ async def test_gpu_passed_to_a_guest_belongs_to_the_guest(site: Site) -> None:
     (guest,) = [
         one for one in (await site.request("/v1/machines"))[1]["items"] if one["machine"].get("kind") == "guest"
     ]
-    for listed in ((), ("GPU-1",), ("0000:01:00.0",), ("GPU-1", "0000:01:00.0")):
+    for listed in ((), ("GPU-1",), ("0000:01:00.0",)):
         answer = await allocation_answer(site, *listed)
         (device,) = answer["devices"]
         passthrough = device["passthrough"]
