@@ -16,19 +16,28 @@ Event = tuple[str, str, str, int, float]
 """Machine, view, kind, code, and age in seconds."""
 
 
-def events_of(events: Sequence[Event], booted: Sequence[float | None] = (None, None)) -> GpuEvents:
+def events_of(
+    events: Sequence[Event],
+    booted: Sequence[float | None] = (None, None),
+    replaced: Sequence[float | None] = (None, None, None),
+) -> GpuEvents:
     counts = [
         EventCount(machine, view, kind, code, (NOW - int(age * NANOS),), 1) for machine, view, kind, code, age in events
     ]
-    return judged(counts, booted)
+    return judged(counts, booted, replaced)
 
 
-def judged(counts: Sequence[EventCount], booted: Sequence[float | None] = (None, None)) -> GpuEvents:
+def judged(
+    counts: Sequence[EventCount],
+    booted: Sequence[float | None] = (None, None),
+    replaced: Sequence[float | None] = (None, None, None),
+) -> GpuEvents:
     subjects = EventSubjects(
         gpu_of=lambda machine, view: GPUS.get((machine, view)),
         machine_of=np.array([0, 0, 1]),
         machines={"m": 0, "n": 1},
         booted_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in booted]),
+        replaced_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in replaced]),
     )
     return gpu_events(counts, subjects, NOW)
 
@@ -65,6 +74,19 @@ def test_recovery_from_an_error_is_no_reset() -> None:
 def test_boot_of_the_machine_is_a_reset() -> None:
     events: list[Event] = [("m", "gpu/A", "xid", 79, 900), ("n", "gpu/C", "xid", 79, 900)]
     assert events_of(events, booted=(600, 1200)).xids == {2: {79: 1}}
+
+
+def test_events_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
+    """A GPU that fell off the bus was replaced 300 s ago, without a boot."""
+    events = [
+        ("m", "gpu/A", kind, code, age)
+        for kind, code in (("xid", 79), ("throttle_started", 0), ("ecc_uncorrected", 2))
+        for age in (400, 200)
+    ]
+    found = events_of(events, replaced=(300, None, None))
+    assert (found.xids, found.reset_at.tolist()) == ({0: {79: 1}}, [0, 0, 0])
+    assert (found.slowdowns.tolist(), found.uncorrected.tolist()) == ([1, 0, 0], [2, 0, 0])
+    assert events_of(events[::2], replaced=(300, None, None)).fell_off == frozenset()
 
 
 def test_fatal_xids_of_a_machine_count_over_resets() -> None:

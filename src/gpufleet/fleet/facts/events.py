@@ -48,12 +48,15 @@ class EventSubjects(msgspec.Struct, frozen=True):
         machine_of: position of each GPU's machine.
         machines: machine id to position.
         booted_at: last boot of each machine, nanoseconds since 1970; 0 if unknown.
+        replaced_at: when another GPU was last reported in the slot of each GPU, nanoseconds since 1970; 0 or `NONE` if
+            that is unknown. Events until then can be of the other GPU: `gpu_of` returns the GPU that is there now.
     """
 
     gpu_of: Callable[[str, str], int | None]
     machine_of: Column
     machines: Mapping[str, int]
     booted_at: Column
+    replaced_at: Column
 
 
 class EventWindow:
@@ -74,9 +77,9 @@ class EventWindow:
         listed = sum(since <= at <= self._latest for at in one.at)
         return one.count if since == self._oldest and listed == len(one.at) else listed
 
-    def count_within(self, one: EventCount, seconds: float) -> int:
-        """Return the number of events of the last seconds."""
-        return self.count(one, self.now - int(seconds * NANOS))
+    def count_within(self, one: EventCount, seconds: float, start: int) -> int:
+        """Return the number of events of the last seconds, and not before `start`."""
+        return self.count(one, max(start, self.now - int(seconds * NANOS)))
 
     def times(self, one: EventCount) -> list[int]:
         """Return the times of the events."""
@@ -96,6 +99,8 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
     slowdowns, uncorrected = np.zeros(len(reset_at)), np.zeros(len(reset_at))
     fatal = np.zeros(len(subjects.booted_at))
     xids: dict[int, dict[int, int]] = {}
+    replaced_at = subjects.replaced_at.astype(np.int64)
+    xids_from, others_from = np.maximum(reset_at, replaced_at) + 1, replaced_at + 1
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if one.kind == EventKind.XID and machine is not None and xid(one.code).action in FATAL_ACTIONS:
@@ -103,14 +108,14 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
         if gpu is None:
             continue
         if one.kind == EventKind.XID:
-            number = window.count(one, int(reset_at[gpu]) + 1)
+            number = window.count(one, int(xids_from[gpu]))
             if number:
                 codes = xids.setdefault(gpu, {})
                 codes[one.code] = codes.get(one.code, 0) + number
         elif one.kind == EventKind.THROTTLE_STARTED:
-            slowdowns[gpu] += window.count_within(one, SLOWDOWN_SECONDS)
+            slowdowns[gpu] += window.count_within(one, SLOWDOWN_SECONDS, int(others_from[gpu]))
         elif one.kind == EventKind.ECC_UNCORRECTED:
-            uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS)
+            uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS, int(others_from[gpu]))
     fell_off = frozenset(gpu for gpu, codes in xids.items() if FALLEN_OFF in codes)
     return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, reset_at)
 
