@@ -37,7 +37,7 @@ def judged(
         machine_of=np.array([0, 0, 1]),
         machines={"m": 0, "n": 1},
         booted_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in booted]),
-        replaced_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in replaced]),
+        others_until=np.array([0 if age is None else NOW - int(age * NANOS) for age in replaced]),
     )
     return gpu_events(counts, subjects, NOW)
 

@@ -181,6 +181,12 @@ def test_earlier_gpu_of_a_slot_is_known() -> None:
     assert (found["gpu/C"], found["gpu/D"]) == (0, -1)
 
 
+def test_earlier_gpu_of_a_slot_was_there_until_its_last_measurement() -> None:
+    """Its last sample came with a backlog, after the samples of the next GPU had been measured."""
+    gpus = gpus_of([Row("A", age=7200, receipt=5), Row("B", age=10)])
+    assert gpus.others_until[gpus.keys.index("gpu/B")] == NOW - 7200 * NANOS
+
+
 def test_earlier_key_of_a_slot_is_replaced() -> None:
     """The coverage of the fleet counts each key that a reader reported."""
     found = gpus_of([Row(age=60), Row("A"), Row("B", OTHER_SLOT), BUS._replace(address=OTHER_SLOT, age=60)])

@@ -174,7 +174,7 @@ def without_occupants(stored: Sequence[StoredSample], vacated: Container[str]) -
     ]
 
 
-def same_device(binding: Binding) -> tuple[str, ...]:
+def names_of_one_device(binding: Binding) -> tuple[str, ...]:
     """Return the first listed names that mean one device, such as the UUID and the PCI address of a GPU; often none."""
     names: dict[str, list[str]] = {}
     for name, keys in (binding.devices or {}).items():

@@ -154,7 +154,7 @@ class DeviceFactsBuilder:
             machine_of=self._gpus.machine,
             machines={name: place for place, name in enumerate(self._newest.machines)},
             booted_at=np.where(rows == NONE, 0, np.append(self._machines.booted_at, 0)[rows]),
-            replaced_at=self._gpus.replaced_at,
+            others_until=self._gpus.others_until,
         )
         return gpu_events(self._inputs.events, subjects, self._now)
 

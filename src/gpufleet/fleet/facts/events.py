@@ -48,7 +48,7 @@ class EventSubjects(msgspec.Struct, frozen=True):
         machine_of: position of each GPU's machine.
         machines: machine id to position.
         booted_at: last boot of each machine, nanoseconds since 1970; 0 if unknown.
-        replaced_at: when another GPU was last reported in the slot of each GPU, nanoseconds since 1970; 0 or `NONE` if
+        others_until: newest measurement of another GPU in the slot of each GPU, nanoseconds since 1970; 0 or `NONE` if
             that is unknown. Events until then can be of the other GPU: `gpu_of` returns the GPU that is there now.
     """
 
@@ -56,7 +56,7 @@ class EventSubjects(msgspec.Struct, frozen=True):
     machine_of: Column
     machines: Mapping[str, int]
     booted_at: Column
-    replaced_at: Column
+    others_until: Column
 
 
 class EventWindow:
@@ -99,8 +99,8 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
     slowdowns, uncorrected = np.zeros(len(reset_at)), np.zeros(len(reset_at))
     fatal = np.zeros(len(subjects.booted_at))
     xids: dict[int, dict[int, int]] = {}
-    replaced_at = subjects.replaced_at.astype(np.int64)
-    xids_from, others_from = np.maximum(reset_at, replaced_at) + 1, replaced_at + 1
+    own_from = subjects.others_until.astype(np.int64) + 1
+    xids_from = np.maximum(reset_at + 1, own_from)
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if one.kind == EventKind.XID and machine is not None and xid(one.code).action in FATAL_ACTIONS:
@@ -113,9 +113,9 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
                 codes = xids.setdefault(gpu, {})
                 codes[one.code] = codes.get(one.code, 0) + number
         elif one.kind == EventKind.THROTTLE_STARTED:
-            slowdowns[gpu] += window.count_within(one, SLOWDOWN_SECONDS, int(others_from[gpu]))
+            slowdowns[gpu] += window.count_within(one, SLOWDOWN_SECONDS, int(own_from[gpu]))
         elif one.kind == EventKind.ECC_UNCORRECTED:
-            uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS, int(others_from[gpu]))
+            uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS, int(own_from[gpu]))
     fell_off = frozenset(gpu for gpu, codes in xids.items() if FALLEN_OFF in codes)
     return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, reset_at)
 

@@ -43,6 +43,7 @@ class ClusterGpus(msgspec.Struct, frozen=True):
         is_replaced: whether another GPU, or another key of it, is in its slot now, and its last report is recent.
         replaced_at: newest receipt of a sample of another GPU in its slot, 0 if there never was one; `NONE` if the slot
             is unknown.
+        others_until: newest measurement of another GPU in its slot, likewise; at most its receipt.
         addresses: PCI address to its position; the number of a slot is its machine's position times the number of
             addresses, plus the position of its address.
         is_uuid: whether the key of each GPU is a UUID.
@@ -61,6 +62,7 @@ class ClusterGpus(msgspec.Struct, frozen=True):
     retired: Column
     is_replaced: Column
     replaced_at: Column
+    others_until: Column
     addresses: Mapping[str, int]
     is_uuid: Column
 
@@ -135,6 +137,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         readings = MergedReadings(newest, rows[is_about], of_unit[is_about], count, current, DEVICE_TEXTS)
     every = np.ones(len(readings.rows), bool)
     received = readings.newest_of(newest.received_at, every)
+    measured = np.minimum(readings.newest_of(newest.measured_at, every), received)
     listed = listings.newest_of(newest.received_at, np.ones(len(listings.rows), bool))
     measuring = np.array([Lane(name) in MEASURING_LANES for name in newest.lanes], bool)[newest.lane[readings.rows]]
     imported = np.asarray(newest.imported, bool)[readings.rows]
@@ -163,6 +166,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         retired=shadowed | _unnamed_duplicates(readings, machine, keys, kind != _INDEX, bus_reason, shadowed),
         is_replaced=is_earlier & ~is_gone & (received > 0),
         replaced_at=_replaced(slot, received, kind == _UUID),
+        others_until=_replaced(slot, measured, kind == _UUID),
         addresses=addresses,
         is_uuid=kind == _UUID,
     )
@@ -257,13 +261,13 @@ def _shadowed(slot: Column, stands: Column, is_current: Column, measured: Column
     return shadowed
 
 
-def _replaced(slot: Column, received: Column, is_uuid: Column) -> Column:
-    """Return when another GPU with a UUID was last reported in the slot of each GPU."""
+def _replaced(slot: Column, reported: Column, is_uuid: Column) -> Column:
+    """Return when another GPU with a UUID was last reported in the slot of each GPU, by the times of their reports."""
     found = np.where(slot == NONE, NONE, np.int64(0))
     shared = _shared(np.where(is_uuid, slot, NONE))
-    order = shared[np.lexsort((received[shared], slot[shared]))]
+    order = shared[np.lexsort((reported[shared], slot[shared]))]
     same = slot[order[:-1]] == slot[order[1:]]
-    found[order[1:][same]] = received[order[:-1][same]]
+    found[order[1:][same]] = reported[order[:-1][same]]
     return found
 
 

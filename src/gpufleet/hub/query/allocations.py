@@ -332,7 +332,7 @@ class AllocationQueries:
         ):
             return before.bindings
         found = self._lookup.bind(one.spec)
-        if found is not None and (names := bindings.same_device(found)):
+        if found is not None and (names := bindings.names_of_one_device(found)):
             raise ConflictError(f"devices: {' and '.join(names)} are one device now: list it once")
         if before is None:
             return () if found is None else (found,)
