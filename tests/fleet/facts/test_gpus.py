@@ -187,6 +187,12 @@ def test_earlier_gpu_of_a_slot_was_there_until_its_last_measurement() -> None:
     assert gpus.others_until[gpus.keys.index("gpu/B")] == NOW - 7200 * NANOS
 
 
+def test_earlier_gpu_of_a_slot_was_there_at_most_until_its_receipt() -> None:
+    """The clock of its machine was half an hour ahead."""
+    gpus = gpus_of([Row("A", age=-1200, receipt=600), Row("B", age=10)])
+    assert gpus.others_until[gpus.keys.index("gpu/B")] == NOW - 600 * NANOS
+
+
 def test_earlier_key_of_a_slot_is_replaced() -> None:
     """The coverage of the fleet counts each key that a reader reported."""
     found = gpus_of([Row(age=60), Row("A"), Row("B", OTHER_SLOT), BUS._replace(address=OTHER_SLOT, age=60)])

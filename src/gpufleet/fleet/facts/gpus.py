@@ -137,7 +137,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         readings = MergedReadings(newest, rows[is_about], of_unit[is_about], count, current, DEVICE_TEXTS)
     every = np.ones(len(readings.rows), bool)
     received = readings.newest_of(newest.received_at, every)
-    measured = np.minimum(readings.newest_of(newest.measured_at, every), received)
+    measured = readings.newest_of(newest.measured_at, every)
     listed = listings.newest_of(newest.received_at, np.ones(len(listings.rows), bool))
     measuring = np.array([Lane(name) in MEASURING_LANES for name in newest.lanes], bool)[newest.lane[readings.rows]]
     imported = np.asarray(newest.imported, bool)[readings.rows]
@@ -145,11 +145,8 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     is_netdata = np.array([name == NETDATA_READER for name in newest.readers], bool)[newest.reader[readings.rows]]
     is_current = readings.any_row(readings.usable & measuring)
     is_gone = _gone(machine, len(newest.machines), received, listed)
-    measured = np.maximum(
-        readings.newest_of(newest.measured_at, every),
-        listings.newest_of(newest.measured_at, np.ones(len(listings.rows), bool)),
-    )
-    is_earlier = _shadowed(slot, stands, is_current, measured, kind == _UUID)
+    reported = np.maximum(measured, listings.newest_of(newest.measured_at, np.ones(len(listings.rows), bool)))
+    is_earlier = _shadowed(slot, stands, is_current, reported, kind == _UUID)
     shadowed = is_earlier | is_gone
     bus_reason = np.where((listed > 0) & ~is_gone, listings.reasons(STATE), 0)
     return ClusterGpus(
@@ -166,7 +163,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         retired=shadowed | _unnamed_duplicates(readings, machine, keys, kind != _INDEX, bus_reason, shadowed),
         is_replaced=is_earlier & ~is_gone & (received > 0),
         replaced_at=_replaced(slot, received, kind == _UUID),
-        others_until=_replaced(slot, measured, kind == _UUID),
+        others_until=_replaced(slot, np.minimum(measured, received), kind == _UUID),
         addresses=addresses,
         is_uuid=kind == _UUID,
     )
@@ -248,15 +245,15 @@ def _gone(machine: Column, machines: int, received: Column, listed: Column) -> C
     return unread & unlisted
 
 
-def _shadowed(slot: Column, stands: Column, is_current: Column, measured: Column, is_uuid: Column) -> Column:
+def _shadowed(slot: Column, stands: Column, is_current: Column, reported: Column, is_uuid: Column) -> Column:
     """Return whether each GPU is an earlier key, or an earlier GPU, of a slot.
 
     The key that `_units` chose stands. In other slots, a key with current readings stands; of several, or if none has
-    any, the one that was measured last; in a tie, the key with a UUID.
+    any, the one that was measured or listed last; in a tie, the key with a UUID.
     """
     shadowed = np.zeros(len(slot), bool)
     shared = _shared(slot)
-    order = shared[np.lexsort((is_uuid[shared], measured[shared], is_current[shared], stands[shared], slot[shared]))]
+    order = shared[np.lexsort((is_uuid[shared], reported[shared], is_current[shared], stands[shared], slot[shared]))]
     shadowed[order[:-1][slot[order[:-1]] == slot[order[1:]]]] = True
     return shadowed
 
