@@ -42,6 +42,14 @@ def test_totals_come_from_link_states_if_absent() -> None:
     assert line_text(down_line(links)).split(": ")[1] == "2, 10"
 
 
+def test_links_without_a_state_are_not_down() -> None:
+    unread = DimReading(metric="gpu_nvlink_up", labels={"link": "5"}, absent=Reason.DRIVER_ERROR)
+    links = links_of({}, (*nvlinks(2)[:5], unread))
+    assert (links.nvlinks, links.active, links.down) == (6, None, ("2",))
+    links = links_of({"gpu_nvlinks": Reading(value=18)}, nvlinks()[:17])
+    assert (links.nvlinks, links.active, links.down) == (18, None, ())
+
+
 def test_ends_are_listed_by_type() -> None:
     assert links_of(linked(active=14), nvlinks(peers=4)).ends == {"NVSwitch": 14, "GPU": 4}
 

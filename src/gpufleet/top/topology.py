@@ -68,16 +68,18 @@ def _links_of(device: Device, numa: Mapping[str, int]) -> GpuLinks:
     readings = device.readings
     address = device.pci_address or text_of(readings, "gpu_pci_address") or None
     width, widest = number_of(readings, "gpu_pcie_link_width"), number_of(readings, "gpu_pcie_link_width_max")
-    up = _link_states(device.dimensions)
+    states = _link_states(device.dimensions)
+    nvlinks = _count(readings, "gpu_nvlinks", len(states) or None)
+    known = [is_up for is_up in states.values() if is_up is not None]
     fabric = _fabric(readings)
     return GpuLinks(
         address=address,
         numa_node=numa.get(address) if address is not None else None,
         pcie=_pcie(readings),
         is_narrow=width is not None and widest is not None and width < widest,
-        nvlinks=_count(readings, "gpu_nvlinks", len(up) or None),
-        active=_count(readings, "gpu_nvlinks_active", sum(up.values()) if up else None),
-        down=tuple(link for link, is_up in up.items() if not is_up),
+        nvlinks=nvlinks,
+        active=_count(readings, "gpu_nvlinks_active", sum(known) if known and len(known) == nvlinks else None),
+        down=tuple(link for link, is_up in states.items() if is_up is False),
         ends=_ends(device),
         peers=_peers(device),
         fabric=fabric,
@@ -100,11 +102,12 @@ def _pcie(readings: Mapping[str, Reading]) -> str:
     return "/".join(one or NOTHING for one in links) if any(links) else NOTHING
 
 
-def _link_states(dimensions: Iterable[DimReading]) -> dict[str, bool]:
+def _link_states(dimensions: Iterable[DimReading]) -> dict[str, bool | None]:
+    """Return whether each link is up, in the order of their numbers; None is unknown."""
     found = {
-        one.labels.get("link", ""): one.value == 1
+        one.labels.get("link", ""): None if one.value is None else one.value == 1
         for one in dimensions
-        if one.metric == "gpu_nvlink_up" and one.value is not None
+        if one.metric == "gpu_nvlink_up"
     }
     return dict(sorted(found.items(), key=lambda entry: (len(entry[0]), entry[0])))
 

@@ -819,7 +819,8 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
                 {metric: 'gpu_nvlink_gpu_links', labels: {peer_pci_address: '0001:02:00.0'}, value: 2},
                 {metric: 'gpu_nvlink_gpu_links', labels: {peer_pci_address: '0009:00:00.0'}, value: 1},
                 {metric: 'gpu_nvlink_gpu_links', labels: {peer_pci_address: '0001:03:00.0'}, value: 9},
-                {metric: 'gpu_nvlink_up', labels: {link: '0'}, value: 1}]),
+                {metric: 'gpu_nvlink_up', labels: {link: '0'}, value: 1},
+                {metric: 'gpu_nvlink_up', labels: {link: '1'}, absent: 'driver_error'}]),
             {device: {id: 'c/m/mig/1', kind: 'mig', parent: 'gpu/a', readings: {}}},
             {device: {id: 'c/m/mig/2', kind: 'mig', parent: 'gpu/none', readings: {}}},
         ]);
@@ -844,9 +845,10 @@ def test_series_share_a_grid_and_topology_names_what_is_unknown(visit: Visit, hu
         {"lowest": None, "mean": None, "highest": 1},
         {"lowest": None, "mean": None, "highest": None},
     ]
-    assert found["gpus"][:2] == [
+    assert found["gpus"] == [
         ["degraded", "unknown", "unknown: not_supported", 1],
         ["unknown", "down", "0 of 4 up", 0],
+        ["unknown", "unknown", "? of 2 up", 0],
     ]
     assert (found["ends"], found["orphans"], found["unknown"]) == (["another GPU"], 1, 4)
     assert found["pairs"] == [["c/m/gpu/b", "c/m/gpu/c", 2]]  # no pair with an unknown address or with itself

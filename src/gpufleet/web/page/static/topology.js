@@ -69,8 +69,10 @@ export function unknownParts({ gpus, orphans }) {
   if (linkEnds(gpus).some((name) => name !== PEERS.switch)) {
     texts.push("Of some NVLinks only the type of the device at the other end is known.");
   }
-  const silent = gpus.filter((gpu) => gpu.nvlink.state === "unknown");
-  if (silent.length > 0) texts.push(`The NVLinks of ${silent.length} of ${gpus.length} GPUs are unknown.`);
+  const unread = gpus.filter((gpu) => gpu.nvlink.state === "unknown");
+  if (unread.length > 0) {
+    texts.push(`The number of NVLinks that are up is unknown for ${unread.length} of ${gpus.length} GPUs.`);
+  }
   if (orphans.length > 0) texts.push(`The GPU of ${orphans.length} MIG devices or vGPU instances is not known.`);
   return texts;
 }
@@ -132,13 +134,14 @@ function pcieOf(readings) {
 function nvlinkOf(readings, dimensions) {
   const links = linksOf(dimensions);
   const count = numberOf(readings.gpu_nvlinks) ?? (links.size > 0 ? links.size : null);
+  const known = [...links.values()].filter((isUp) => isUp !== null);
   const active =
     numberOf(readings.gpu_nvlinks_active) ??
-    (links.size > 0 ? [...links.values()].filter((isUp) => isUp).length : null);
+    (known.length > 0 && known.length === count ? known.filter(Boolean).length : null);
   if (count === null && active === null) {
     return { state: "unknown", text: `unknown: ${reasonOf(readings.gpu_nvlinks)}`, ends: [], addresses: [], peers: [] };
   }
-  const down = [...links].filter(([, isUp]) => !isUp).map(([link]) => link);
+  const down = [...links].filter(([, isUp]) => isUp === false).map(([link]) => link);
   const ends = endsOf(readings, dimensions);
   const speed = speedOf(dimensions);
   const facts = [
@@ -162,11 +165,11 @@ function linkState(count, active) {
   return active < count ? "degraded" : "up";
 }
 
-/** Return whether each link is up, in the order of their numbers. */
+/** Return whether each link is up, in the order of their numbers; null is unknown. */
 function linksOf(dimensions) {
   const found = dimensions
-    .filter((one) => one.metric === "gpu_nvlink_up" && typeof one.value === "number")
-    .map((one) => [one.labels.link, one.value === 1]);
+    .filter((one) => one.metric === "gpu_nvlink_up")
+    .map((one) => [one.labels.link, typeof one.value === "number" ? one.value === 1 : null]);
   return new Map(found.sort(([a], [b]) => Number(a) - Number(b)));
 }
 
