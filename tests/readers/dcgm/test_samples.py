@@ -9,7 +9,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import ViewKind
-from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_INSTANCE, GPU_LOST, EngineState
+from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU_INSTANCE, GPU_LOST, EngineFault, EngineState
 from tests.readers.dcgm.engines import blanks, reading
 
 UUID, PCI_BUS_ID, MIG_MODE, POWER, ECC_MODE = 54, 57, 67, 155, 300
@@ -173,6 +173,18 @@ async def test_lost_profiling_field_is_a_lost_gpu(tmp_path: Path) -> None:
         found = await reader.read(Lane.FAST)
     assert [of_gpu(found, index).values["gpu_state"] for index in (0, 1)] == ["ok", "lost"]
     assert [(event.kind, event.view) for event in found.events] == [("gpu_lost", of_gpu(found, 1).view)]
+
+
+async def test_old_loss_of_a_profiling_field_is_stale(tmp_path: Path) -> None:
+    """The engine no longer samples it: the GPU can have recovered since."""
+    engine = EngineState.healthy(2)
+    engine.gpus[1].statuses[SM_ACTIVITY] = GPU_LOST
+    engine.faults.add(EngineFault.STALE)
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    values = [of_gpu(found, 1).values[name] for name in ("gpu_state", "gpu_sm_activity_ratio")]
+    assert [isinstance(value, Absent) and value.reason for value in values] == [Reason.STALE] * 2
+    assert found.events == ()
 
 
 async def test_worst_reason_of_a_gpu_and_its_mig_devices_decides(tmp_path: Path) -> None:

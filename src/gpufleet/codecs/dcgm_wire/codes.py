@@ -3,7 +3,7 @@
 import math
 
 from gpufleet.model.absence import Reason
-from gpufleet.model.device_state import shared_reason
+from gpufleet.model.device_state import device_reason, shared_reason
 
 OK, NO_DATA, STALE_DATA, NOT_WATCHED, INSUFFICIENT_SIZE = 0, -14, -15, -16, -31
 VERSION_MISMATCH, FUNCTION_NOT_FOUND, UNKNOWN_FIELD, BAD_PARAMETER = -12, -20, -13, -1
@@ -62,6 +62,9 @@ REASONS = {
     -67: Reason.NOT_COLLECTED,
 }
 """Code to reason; every other code is `driver_error`."""
+
+DEVICE_CODES = frozenset(code for code, reason in REASONS.items() if device_reason([reason]) is not None)
+"""Codes that mean a lost GPU, or one that requires a reset."""
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 """Meaning of a blank value by its offset: blank, not found, not supported, not permitted."""

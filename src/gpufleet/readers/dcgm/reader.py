@@ -215,7 +215,7 @@ class DcgmReader:
             return readings._replace(profiling_absence=why)
         except (ChannelError, WireError) as error:
             return readings._replace(profiling_absence=Absent(_reason(error), _message(error)))
-        fresh = samples.mark_stale(values, self._engine_now(readings.at))
+        fresh = samples.mark_stale(values, self._engine_now(readings.at), is_watched=True)
         return readings._replace(watched=by_entity(fresh), refused=watched.refused)
 
     async def _are_xids_watched(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.codecs.dcgm_wire.codes import REASONS, STALE_DATA, blank_of
+from gpufleet.codecs.dcgm_wire.codes import DEVICE_CODES, REASONS, STALE_DATA, blank_of
 from gpufleet.codecs.dcgm_wire.commands import LATEST_FORMS
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
 from gpufleet.fleet.board import drop_unproven_uses, unproven_uses
@@ -258,15 +258,23 @@ def incompatible_sample(version: str, at: int) -> Sample:
     return Sample(view=None, reader=NAME, lane=Lane.STATIC, measured_at=at, values=values)
 
 
-def mark_stale(values: Iterable[FieldValue], engine_now: int) -> list[FieldValue]:
-    """Return the values, with stale numbers marked by status; `engine_now` in microseconds of the engine's clock."""
+def mark_stale(values: Iterable[FieldValue], engine_now: int, *, is_watched: bool = False) -> list[FieldValue]:
+    """Return the values, with stale numbers marked by status.
+
+    Args:
+        values: live values, or watched ones.
+        engine_now: microseconds of the engine's clock.
+        is_watched: whether an old loss is stale, too: the GPU can have recovered after the engine last sampled the
+            field. Live failures are always new.
+    """
     oldest = engine_now - STALE_MICROSECONDS
-    return [
-        value._replace(status=STALE_DATA)
-        if value.status == 0 and value.microseconds < oldest and not isinstance(value.value, str)
-        else value
-        for value in values
-    ]
+
+    def is_stale(value: FieldValue) -> bool:
+        if value.status:
+            return is_watched and value.status in DEVICE_CODES and 0 < value.microseconds < oldest
+        return value.microseconds < oldest and not isinstance(value.value, str)
+
+    return [value._replace(status=STALE_DATA) if is_stale(value) else value for value in values]
 
 
 def newest_microseconds(values: Iterable[FieldValue]) -> int:
