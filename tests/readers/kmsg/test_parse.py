@@ -67,6 +67,10 @@ def test_process_names_are_removed_from_messages(name: str, message: str) -> Non
             {"message": "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus."},
         ),
         (
+            "NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "gpu_lost", "0000:01:00.0", 0,
+            {"message": "NVRM: GPU at 0000:01:00.0 has fallen off the bus."},
+        ),
+        (
             "NVRM: The NVIDIA GPU 0000:07:00.0\\x0aNVRM: (PCI ID: 10de:1b80)\\x0aNVRM: fallen off the bus and is not",
             "gpu_lost", "0000:07:00.0", 0, None,
         ),
