@@ -20,17 +20,19 @@ def events_of(
     events: Sequence[Event],
     booted: Sequence[float | None] = (None, None),
     replaced: Sequence[float | None] = (None, None, None),
+    works: Sequence[float | None] = (None, None, None),
 ) -> GpuEvents:
     counts = [
         EventCount(machine, view, kind, code, (NOW - int(age * NANOS),), 1) for machine, view, kind, code, age in events
     ]
-    return judged(counts, booted, replaced)
+    return judged(counts, booted, replaced, works)
 
 
 def judged(
     counts: Sequence[EventCount],
     booted: Sequence[float | None] = (None, None),
     replaced: Sequence[float | None] = (None, None, None),
+    works: Sequence[float | None] = (None, None, None),
 ) -> GpuEvents:
     subjects = EventSubjects(
         gpu_of=lambda machine, view: GPUS.get((machine, view)),
@@ -38,6 +40,7 @@ def judged(
         machines={"m": 0, "n": 1},
         booted_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in booted]),
         others_until=np.array([0 if age is None else NOW - int(age * NANOS) for age in replaced]),
+        works_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in works]),
     )
     return gpu_events(counts, subjects, NOW)
 
@@ -87,6 +90,31 @@ def test_events_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
     assert (found.xids, found.reset_at.tolist()) == ({0: {79: 1}}, [0, 0, 0])
     assert (found.slowdowns.tolist(), found.uncorrected.tolist()) == ([1, 0, 0], [2, 0, 0])
     assert events_of(events[::2], replaced=(300, None, None)).fell_off == frozenset()
+
+
+def test_gpu_that_works_after_it_fell_off_the_bus_had_a_reset() -> None:
+    """No agent ran while it came back."""
+    events: list[Event] = [
+        *(("m", view, "xid", 79, 900.0) for view in ("gpu/A", "gpu/B")),
+        *(("m", view, "xid", 119, 910.0) for view in ("gpu/A", "gpu/B")),
+        ("m", "gpu/A", "xid", 31, 800),
+        ("n", "gpu/C", "xid", 119, 900),
+    ]
+    assert events_of(events, works=(860, 880, 5)).xids == {0: {31: 1}, 1: {79: 1, 119: 1}, 2: {119: 1}}
+
+
+def test_failures_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
+    """It was lost when it was replaced. The next one failed for a while, without a reset."""
+    events = [
+        ("m", "gpu/A", kind, code, age)
+        for kind, code, age in (
+            ("gpu_lost", 0, 400),
+            ("xid", 119, 200),
+            ("gpu_failed", 0, 190),
+            ("gpu_recovered", 0, 180),
+        )
+    ]
+    assert events_of(events, replaced=(300, None, None)).xids == {0: {119: 1}}
 
 
 def test_fatal_xids_of_a_machine_count_over_resets() -> None:

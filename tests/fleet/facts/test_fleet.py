@@ -273,6 +273,17 @@ def test_gpu_that_the_driver_does_not_list_is_lost() -> None:
     assert "/gpu/pci/" in min(found["gpu.lost"])
 
 
+@pytest.mark.parametrize(
+    ("is_imported", "age", "lost"),
+    [(False, 600.0, 0.0), (False, 20.0, 1.0), (True, 600.0, 1.0)],  # a pass can begin before the XID
+)
+def test_gpu_that_its_driver_reads_after_xid_79_is_back(is_imported: bool, age: float, lost: float) -> None:
+    """An exporter can repeat what it read before."""
+    world = healthy_world()
+    world.judge(Fault(is_imported=is_imported, events=[("xid", 79, age)]))
+    assert world.device("lost") == lost
+
+
 def test_gpu_without_a_state_works_if_a_reading_proves_it() -> None:
     """Some exporters report failures only."""
     world, lost = FactWorld([1, 2], 1), dict.fromkeys(CORE_READINGS, Absent(Reason.GPU_LOST))

@@ -230,3 +230,19 @@ def test_earlier_key_stands_for_the_gpu_of_its_slot() -> None:
     assert [index.find("m", "gpu/C"), index.find("n", "gpu/A"), index.find("m", "gpu/pci/x")] == [None, None, None]
     found = index.find_all(["m", "m", "n"], ["gpu/B", f"gpu/pci/{OTHER_SLOT}", "gpu/A"])
     assert np.array_equal(found, [second, second, -1])
+
+
+def test_uuid_of_an_earlier_gpu_does_not_stand_for_the_next_one() -> None:
+    gpus = gpus_of([Row("A", age=900), Row("B"), Row("C", OTHER_SLOT)])
+    index = GpuIndex(gpus, ["m"])
+    first, second = gpus.keys.index("gpu/A"), gpus.keys.index("gpu/B")
+    assert [index.find("m", key) for key in ("gpu/A", "gpu/B", f"gpu/pci/{SLOT}")] == [first, second, second]
+
+
+def test_last_uuid_stands_for_a_gpu_that_only_its_address_identifies() -> None:
+    """The agent was started again while the GPU was lost."""
+    lost: Mapping[str, Value | Absent] = {"gpu_state": "lost", "gpu_power_watts": Absent(Reason.GPU_LOST)}
+    gpus = gpus_of([Row("A", age=7200), Row("B", age=900), Row(values=lost)])
+    index = GpuIndex(gpus, ["m"])
+    first, unnamed = gpus.keys.index("gpu/A"), gpus.keys.index(f"gpu/pci/{SLOT}")
+    assert [index.find("m", key) for key in ("gpu/A", "gpu/B", f"gpu/pci/{SLOT}")] == [first, unnamed, unnamed]

@@ -8,6 +8,7 @@ import numpy as np
 from gpufleet.fleet.facts import metrics
 from gpufleet.fleet.facts.conditions import (
     RECOVERIES,
+    STATES,
     fault_columns,
     most_nvlinks,
     noisy_readings,
@@ -39,6 +40,7 @@ _VFIO, _DRIVER_ERROR, _NOT_COLLECTED = (
     number_of(reason) for reason in (Reason.BOUND_TO_VFIO, Reason.DRIVER_ERROR, Reason.NOT_COLLECTED)
 )
 _DRIVER_WORKS = DRIVER_STATES.index(OK)
+_OK = STATES.index(OK)
 _MIG_OFF, _MIG_ON = 0, 1
 
 Texts = list[str | None]
@@ -155,8 +157,15 @@ class DeviceFactsBuilder:
             machines={name: place for place, name in enumerate(self._newest.machines)},
             booted_at=np.where(rows == NONE, 0, np.append(self._machines.booted_at, 0)[rows]),
             others_until=self._gpus.others_until,
+            works_at=self._works_at(),
         )
         return gpu_events(self._inputs.events, subjects, self._now)
+
+    def _works_at(self) -> Column:
+        """Return when the driver of each GPU last found it `ok`; 0 if another reader decides its state."""
+        state, row = self._readings.reading(metrics.STATE)
+        is_own = (state == _OK) & ~self._readings.at("imported", row).astype(bool)
+        return np.where(is_own, self._readings.at("measured_at", row), 0)
 
     def _fell_off(self) -> Column:
         """Return whether each GPU is lost by an XID, or because only the PCI bus shows it while its driver works."""

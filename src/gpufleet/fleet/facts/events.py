@@ -17,6 +17,9 @@ from gpufleet.model.xid import xid
 FALLEN_OFF = 79
 """XID of a GPU that has fallen off the bus."""
 
+BACK_SECONDS = 30
+"""Time after XID 79 from which on a measurement shows that the GPU is back: a pass can begin before the XID."""
+
 HOUR_SECONDS, SLOWDOWN_SECONDS = 3600.0, 600.0
 
 
@@ -44,12 +47,15 @@ class EventSubjects(msgspec.Struct, frozen=True):
     """Subjects of the events of a cluster.
 
     Attributes:
-        gpu_of: returns the position of a GPU by machine id and view key, also by its PCI address; None if unknown.
+        gpu_of: returns the position of a GPU by machine id and view key, also by its PCI address: the GPU that is there
+            now. None if unknown.
         machine_of: position of each GPU's machine.
         machines: machine id to position.
         booted_at: last boot of each machine, nanoseconds since 1970; 0 if unknown.
         others_until: newest measurement of another GPU in the slot of each GPU, nanoseconds since 1970; 0 or `NONE` if
-            that is unknown. Events until then can be of the other GPU: `gpu_of` returns the GPU that is there now.
+            that is unknown. Events until then can be of the other GPU.
+        works_at: newest measurement in which the driver of each GPU found it `ok`, nanoseconds since 1970; 0 if there
+            is none.
     """
 
     gpu_of: Callable[[str, str], int | None]
@@ -57,6 +63,7 @@ class EventSubjects(msgspec.Struct, frozen=True):
     machines: Mapping[str, int]
     booted_at: Column
     others_until: Column
+    works_at: Column
 
 
 class EventWindow:
@@ -95,12 +102,12 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
         now: nanoseconds since 1970.
     """
     window = EventWindow(now)
-    reset_at = _resets(counts, subjects, window)
+    own_from = subjects.others_until.astype(np.int64) + 1
+    reset_at = _resets(counts, subjects, window, own_from)
+    xids_from = np.maximum(reset_at + 1, own_from)
     slowdowns, uncorrected = np.zeros(len(reset_at)), np.zeros(len(reset_at))
     fatal = np.zeros(len(subjects.booted_at))
     xids: dict[int, dict[int, int]] = {}
-    own_from = subjects.others_until.astype(np.int64) + 1
-    xids_from = np.maximum(reset_at + 1, own_from)
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if one.kind == EventKind.XID and machine is not None and xid(one.code).action in FATAL_ACTIONS:
@@ -120,17 +127,25 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
     return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, reset_at)
 
 
-def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow) -> Column:
-    """Return the newest reset of each GPU: its own, or that of its machine or driver."""
+def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow, own_from: Column) -> Column:
+    """Return the newest reset of each GPU: its own, or that of its machine or driver.
+
+    A GPU that works after it fell off the bus had a reset, also if no agent ran then. Failures of the GPU that was in
+    the slot before do not count.
+    """
     of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
     times: dict[int, dict[str, list[int]]] = {}
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if gpu is not None:
+            own = [at for at in window.times(one) if at >= own_from[gpu]]
             if one.kind in FAILURES or one.kind in RESET_EVENTS:
-                times.setdefault(gpu, {}).setdefault(one.kind, []).extend(window.times(one))
+                times.setdefault(gpu, {}).setdefault(one.kind, []).extend(own)
+            elif one.kind == EventKind.XID and one.code == FALLEN_OFF:
+                is_over = [at for at in own if at + BACK_SECONDS * NANOS <= subjects.works_at[gpu]]
+                of_gpu[gpu] = max(of_gpu[gpu], *is_over, 0)
         elif not one.view and machine is not None and one.kind in RESET_EVENTS:
             of_machine[machine] = max(of_machine[machine], *window.times(one), 0)
-    for gpu, own in times.items():
-        of_gpu[gpu] = max(reset_times(own), default=0)
+    for gpu, by_kind in times.items():
+        of_gpu[gpu] = max(of_gpu[gpu], *reset_times(by_kind), 0)
     return np.maximum(of_gpu, of_machine[subjects.machine_of])

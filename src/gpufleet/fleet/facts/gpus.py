@@ -44,6 +44,7 @@ class ClusterGpus(msgspec.Struct, frozen=True):
         replaced_at: newest receipt of a sample of another GPU in its slot, 0 if there never was one; `NONE` if the slot
             is unknown.
         others_until: newest measurement of another GPU in its slot, likewise; at most its receipt.
+        stands_for: position of the GPU that each key stands for: the one that is in its slot now, or its own.
         addresses: PCI address to its position; the number of a slot is its machine's position times the number of
             addresses, plus the position of its address.
         is_uuid: whether the key of each GPU is a UUID.
@@ -63,12 +64,13 @@ class ClusterGpus(msgspec.Struct, frozen=True):
     is_replaced: Column
     replaced_at: Column
     others_until: Column
+    stands_for: Column
     addresses: Mapping[str, int]
     is_uuid: Column
 
 
 class GpuIndex:
-    """Positions of GPUs by machine and view key. A key of a slot stands for the GPU that is in the slot now."""
+    """Positions of GPUs by machine and view key, by `ClusterGpus.stands_for`."""
 
     def __init__(self, gpus: ClusterGpus, machines: Sequence[str]) -> None:
         """Take the GPUs of a cluster, and its machines as in `NewestColumns`."""
@@ -76,11 +78,6 @@ class GpuIndex:
         self._gpus = gpus
         names = [machines[place] for place in gpus.machine.tolist()]
         self._at = {f"{name}/{key}": at for at, (name, key) in enumerate(zip(names, gpus.keys, strict=True))}
-        self._in_slot = np.arange(len(gpus.keys))
-        shared = _shared(gpus.slot)
-        standing = {int(gpus.slot[at]): at for at in shared.tolist() if not gpus.retired[at]}
-        for at in shared.tolist():
-            self._in_slot[at] = standing.get(int(gpus.slot[at]), at)
         self._slots: dict[int, int] | None = None
         self._places: dict[str, int] = {}
 
@@ -88,13 +85,13 @@ class GpuIndex:
         """Return the position of a GPU by machine id and view key, or None."""
         at = self._at.get(f"{machine}/{view}")
         if at is not None:
-            return int(self._in_slot[at])
+            return int(self._gpus.stands_for[at])
         return self._by_address(machine, view.removeprefix(SLOT_PREFIX)) if view.startswith(SLOT_PREFIX) else None
 
     def find_all(self, machines: Sequence[str], views: Sequence[str]) -> Column:
         """Return the positions of GPUs, `NONE` for unknown ones."""
         found = [self._at.get(f"{name}/{view}", NONE) for name, view in zip(machines, views, strict=True)]
-        places = np.append(self._in_slot, NONE)[np.array(found, np.int64)]
+        places = np.append(self._gpus.stands_for, NONE)[np.array(found, np.int64)]
         for row in np.flatnonzero(places == NONE).tolist():
             places[row] = NONE if (at := self.find(machines[row], views[row])) is None else at
         return places
@@ -149,6 +146,7 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
     is_earlier = _shadowed(slot, stands, is_current, reported, kind == _UUID)
     shadowed = is_earlier | is_gone
     bus_reason = np.where((listed > 0) & ~is_gone, listings.reasons(STATE), 0)
+    retired = shadowed | _unnamed_duplicates(readings, machine, keys, kind != _INDEX, bus_reason, shadowed)
     return ClusterGpus(
         machine=machine,
         keys=keys,
@@ -160,10 +158,11 @@ def cluster_gpus(newest: NewestColumns, current: Column) -> ClusterGpus:
         slot=slot,
         received_at=received,
         value_at=readings.newest_of(newest.received_at, measuring),
-        retired=shadowed | _unnamed_duplicates(readings, machine, keys, kind != _INDEX, bus_reason, shadowed),
+        retired=retired,
         is_replaced=is_earlier & ~is_gone & (received > 0),
         replaced_at=_replaced(slot, received, kind == _UUID),
         others_until=_replaced(slot, np.minimum(measured, received), kind == _UUID),
+        stands_for=_stand_ins(slot, retired, measured, kind == _UUID),
         addresses=addresses,
         is_uuid=kind == _UUID,
     )
@@ -265,6 +264,22 @@ def _replaced(slot: Column, reported: Column, is_uuid: Column) -> Column:
     order = shared[np.lexsort((reported[shared], slot[shared]))]
     same = slot[order[:-1]] == slot[order[1:]]
     found[order[1:][same]] = reported[order[:-1][same]]
+    return found
+
+
+def _stand_ins(slot: Column, retired: Column, measured: Column, is_uuid: Column) -> Column:
+    """Return the position of the GPU that each key stands for.
+
+    A key stands for the GPU in its slot. A UUID does so only while the UUID of that GPU is not known, and if it is the
+    last one that was measured in the slot: otherwise it is the UUID of an earlier GPU.
+    """
+    found, shared = np.arange(len(slot)), _shared(slot)
+    present = {int(slot[at]): at for at in shared.tolist() if not retired[at]}
+    last = {int(slot[at]): at for at in shared[np.argsort(measured[shared], kind="stable")].tolist() if is_uuid[at]}
+    for at in shared.tolist():
+        place = present.get(int(slot[at]), at)
+        if not is_uuid[at] or (not is_uuid[place] and last[int(slot[at])] == at):
+            found[at] = place
     return found
 
 
