@@ -79,6 +79,13 @@ def test_boot_of_the_machine_is_a_reset() -> None:
     assert events_of(events, booted=(600, 1200)).xids == {2: {79: 1}}
 
 
+def test_failures_before_a_boot_do_not_count() -> None:
+    """The agent kept no events over the boot, and reported no recovery after it."""
+    failed = [("m", "gpu/A", kind, code, age) for kind, code, age in (("xid", 119, 500), ("gpu_failed", 0, 490))]
+    events = [("m", "gpu/A", "gpu_lost", 0, 900), *failed, ("m", "gpu/A", "gpu_recovered", 0, 480)]
+    assert events_of(events, booted=(600, None)).xids == {0: {119: 1}}
+
+
 def test_events_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
     """A GPU that fell off the bus was replaced 300 s ago, without a boot."""
     events = [

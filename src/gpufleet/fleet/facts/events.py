@@ -133,7 +133,8 @@ def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: Event
     A GPU that works after it fell off the bus had a reset, also if no agent ran then. Failures of the GPU that was in
     the slot before do not count.
     """
-    of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
+    booted_at = subjects.booted_at.astype(np.int64)
+    of_machine, of_gpu = booted_at.copy(), np.zeros(len(subjects.machine_of), np.int64)
     times: dict[int, dict[str, list[int]]] = {}
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
@@ -147,5 +148,5 @@ def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: Event
         elif not one.view and machine is not None and one.kind in RESET_EVENTS:
             of_machine[machine] = max(of_machine[machine], *window.times(one), 0)
     for gpu, by_kind in times.items():
-        of_gpu[gpu] = max(of_gpu[gpu], *reset_times(by_kind), 0)
+        of_gpu[gpu] = max(of_gpu[gpu], *reset_times(by_kind, [int(booted_at[subjects.machine_of[gpu]])]), 0)
     return np.maximum(of_gpu, of_machine[subjects.machine_of])

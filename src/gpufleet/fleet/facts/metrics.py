@@ -125,22 +125,29 @@ EVENT_SECONDS = 86400.0
 """Age of the oldest events that the facts need."""
 
 
-def reset_times(times: Mapping[str, Iterable[int]]) -> list[int]:
-    """Return the times of the resets among the events of a GPU, ascending.
+_BOOT = "boot"
+
+
+def reset_times(times: Mapping[str, Iterable[int]], boots: Iterable[int]) -> list[int]:
+    """Return the times of the resets among the events of a GPU, ascending, without boots.
 
     A recovery from errors alone is none: after a call that failed, a GPU can answer again without a reset. A recovery
-    can be reported twice; the failure before the first one can be too old to be listed.
+    can be reported twice; the failure before the first one can be too old to be listed. A boot ends failures, also if
+    no agent reports the recovery.
 
     Args:
         times: kind to the times of its events.
+        boots: times of boots of the machine.
     """
     found: list[int] = []
     failed: set[str] = set()
     is_first = True
     for at, is_recovery, kind in sorted(
-        (at, kind == EventKind.GPU_RECOVERED, kind) for kind, own in times.items() for at in own
+        (at, kind == EventKind.GPU_RECOVERED, kind) for kind, own in {**times, _BOOT: boots}.items() for at in own
     ):
-        if kind in FAILURES:
+        if kind == _BOOT:
+            failed.clear()
+        elif kind in FAILURES:
             failed.add(kind)
         elif is_recovery:
             if failed - {EventKind.GPU_FAILED} or (is_first and not failed):

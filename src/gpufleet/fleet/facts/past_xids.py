@@ -24,7 +24,7 @@ def past_xids(
         events: events of the machine, of the kinds `XID_EVENTS`.
         boots: times of boots of the machine, nanoseconds since 1970.
     """
-    every = sorted(events, key=lambda one: one.at)
+    every, boots = sorted(events, key=lambda one: one.at), list(boots)
     of_machine = [*boots, *(one.at for one in every if one.kind in RESET_EVENTS and one.view is None)]
     counts: dict[int, Mapping[int, int]] = {}
     for place, view in enumerate(views):
@@ -32,7 +32,7 @@ def past_xids(
         times: dict[str, list[int]] = {}
         for one in own:
             times.setdefault(one.kind, []).append(one.at)
-        resets = sorted([*of_machine, *reset_times(times)])
+        resets = sorted([*of_machine, *reset_times(times, boots)])
         xids = [one for one in own if one.kind == EventKind.XID]
         for step, codes in _codes_at(steps, xids, resets):
             counts[step * len(views) + place] = codes
