@@ -31,6 +31,18 @@ def test_expected_devices_are_counted() -> None:
     assert aggregate(one * 8, expected=2).coverage == "8 of 8 devices"
 
 
+def test_lost_device_gives_no_value() -> None:
+    """Its memory is a constant, and its power from before the loss."""
+    readings = {"gpu_power_watts": Reading(value=100.5), "gpu_memory_total_bytes": Reading(value=1 << 30)}
+    lost, other = Reading(value="lost"), Reading(value="unreadable")
+    total = aggregate([readings, {**readings, "gpu_state": lost}, {**readings, "gpu_state": other}])
+    assert (total.coverage, total.reporting, total.devices) == ("2 of 3 devices", 2, 3)
+    assert {(total.metrics[name].value, total.metrics[name].reporting) for name in readings} == {
+        (201.0, 2),
+        (2 << 30, 2),
+    }
+
+
 def test_each_metric_counts_its_reporting_devices() -> None:
     devices = [
         {"gpu_power_watts": Reading(value=100.5), "gpu_utilization_ratio": Reading(value=0.0)},

@@ -84,6 +84,13 @@ def test_each_total_has_the_number_of_its_gpus() -> None:
     assert line == "GPUs    3, utilisation 50 %, memory 2/4 GiB (2/3), power 100 W (1/3)"
 
 
+def test_readings_of_a_lost_gpu_are_in_no_total() -> None:
+    full: dict[str, Any] = {"gpu_utilization_ratio": 0.5, "gpu_power_watts": 100.0}
+    found = tuple(gpu(number, readings(**full, gpu_state=state)) for number, state in enumerate(("ok", "lost")))
+    line = line_text(render(observe_snapshot(node_snapshot(found=found))).header[-1])
+    assert line == "GPUs    2, utilisation 50 % (1/2), memory -, power 100 W (1/2)"
+
+
 @pytest.mark.parametrize("first", ["here", "left"])
 def test_gpu_that_left_a_machine_counts_where_it_is(first: str) -> None:
     here, left = gpu(0, readings(gpu_utilization_ratio=0.5)), gpu(0, readings(gpu_utilization_ratio=Reason.STALE))

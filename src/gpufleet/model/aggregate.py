@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from gpufleet.model.device_state import is_lost
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Aggregate, AggregateValue
 from gpufleet.model.view import Scope
@@ -35,15 +36,16 @@ def aggregate(devices: Sequence[Mapping[str, Reading]], expected: int = 0) -> Ag
 
     Returns:
         One total for every metric of `AGGREGATED`, with the value None if no device reported. No totals
-        if there is no device. An absent reading, and a reading that is not about the device itself (scope other
-        than own), counts in "m" but not in "n".
+        if there is no device. An absent reading, a reading that is not about the device itself (scope other
+        than own), and any reading of a lost device count in "m" but not in "n".
     """
+    working = [readings for readings in devices if not is_lost(readings)]
     metrics: dict[str, AggregateValue] = {}
     reporting: set[int] = set()
     count = max(len(devices), expected)
     for metric, operation in AGGREGATED.items() if count else ():
         values: list[int | float] = []
-        for position, readings in enumerate(devices):
+        for position, readings in enumerate(working):
             number = _own_number(readings.get(metric))
             if number is not None:
                 values.append(number)

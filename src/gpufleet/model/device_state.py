@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import DimValue, Value
+from gpufleet.model.reading import DimValue, Reading, Value
 
 OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR = "ok", "lost", "reset_required", "hung", "unreadable", "error"
 """States of the metric `gpu_state`."""
@@ -51,6 +51,12 @@ def device_reason(reasons: Iterable[Reason]) -> Reason | None:
     """Return the worst reason that is about the whole device, or None."""
     found = set(reasons)
     return next((reason for reason in STATE_OF_REASON if reason in found), None)
+
+
+def is_lost(readings: Mapping[str, Reading]) -> bool:
+    """Return whether a device is lost. A reading that it still has is a constant, or from before the loss."""
+    state = readings.get("gpu_state")
+    return state is not None and state.value == LOST
 
 
 def shared_reason(reason: Reason) -> Reason:

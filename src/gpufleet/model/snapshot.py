@@ -37,7 +37,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     """Totals over a machine's or allocation's GPUs.
 
     Attributes:
-        coverage: "n of m devices": devices that gave at least one value.
+        coverage: "n of m devices": devices that are not lost and gave at least one value.
         reporting, devices: n and m.
         metrics: catalogue name to total; each has its own n of m.
     """

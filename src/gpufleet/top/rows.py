@@ -7,6 +7,7 @@ import msgspec
 
 from gpufleet.exporters.display import device_status, holder_text, holders_text
 from gpufleet.model.absence import Reason
+from gpufleet.model.device_state import is_lost
 from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, ProcessReport
@@ -36,6 +37,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
         utilization_at: time of the reading of the utilisation, also if it is absent; None if unknown.
         utilization, memory_used, memory_total, temperature, power, power_limit: readings.
         status, good: state of the device, and whether it is good.
+        is_lost: whether a GPU is lost: a reading that it still has is not in totals.
         holder: its holders in one line; empty if they are not collected.
         host: state of a GPU as a host of vGPUs; empty on other GPUs.
         is_passed_through: whether a GPU is bound to vfio-pci: if it is read, it is listed in its virtual machine too.
@@ -63,6 +65,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
     good: bool
     holder: str
     host: str = ""
+    is_lost: bool = False
     is_passed_through: bool = False
     vm: str = ""
     active: bool | None = None
@@ -202,6 +205,7 @@ def _plain_row(node: ObservedNode, device: Device, number: str, gpu: Device | No
         status=status,
         good=good,
         holder=holders_text(device.holders),
+        is_lost=is_lost(readings),
         is_passed_through=any(one.absent is Reason.BOUND_TO_VFIO for one in readings.values()),
         vm=text_of(readings, "vgpu_vm_id"),
         active=None if active is None else bool(active),

@@ -178,9 +178,10 @@ def _totals(devices: Iterable[DeviceRow]) -> Line:
     if not every:
         return (cell("GPUs", 8, "dim"), cell("none"))
     gpus = [row for row in every if not row.is_passed_through]
-    busy = [row.utilization for row in gpus if row.utilization is not None]
-    power = [row.power for row in gpus if row.power is not None]
-    sized = [(row.memory_used, row.memory_total) for row in gpus]
+    working = [row for row in gpus if not row.is_lost]
+    busy = [row.utilization for row in working if row.utilization is not None]
+    power = [row.power for row in working if row.power is not None]
+    sized = [(row.memory_used, row.memory_total) for row in working]
     memory = [(used, total) for used, total in sized if used is not None and total is not None]
 
     def included(known: Sequence[object]) -> str:

@@ -31,7 +31,7 @@ from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredGpus
 from gpufleet.model.device_state import LOST, OK
 from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import ExpectedGpus, Liveness
-from gpufleet.model.reading import Provenance, Reading
+from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
@@ -154,12 +154,7 @@ def may_duplicate_gpus(views: Iterable[View]) -> bool:
 def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
     """Return the same as `count_gpus`, from a machine's records."""
     gpus = [one.device.readings for one in records if one.device.kind is ViewKind.GPU]
-    return len(gpus), aggregate([one for one in gpus if not _is_lost(one)]).reporting
-
-
-def _is_lost(readings: Mapping[str, Reading]) -> bool:
-    state = readings.get(STATE)
-    return state is not None and state.value == LOST
+    return len(gpus), aggregate(gpus).reporting
 
 
 def count_gpus(
