@@ -279,9 +279,28 @@ def test_gpu_that_the_driver_does_not_list_is_lost() -> None:
 )
 def test_gpu_that_its_driver_reads_after_xid_79_is_back(is_imported: bool, age: float, lost: float) -> None:
     """An exporter can repeat what it read before."""
-    world = healthy_world()
+    world = FactWorld([1, 2], 1)
     world.judge(Fault(is_imported=is_imported, events=[("xid", 79, age)]))
     assert world.device("lost") == lost
+
+
+def test_gpu_that_was_back_after_xid_79_is_not_lost_by_it_later() -> None:
+    world = healthy_world()
+    world.judge(Fault(events=[("xid", 79, 600.0)]))
+    found = world.judge(Fault(gpu={"gpu_state": "hung"}, events=[("xid", 79, 660.0)]))
+    assert {rule for rule in found if rule.startswith("gpu.")} == {"gpu.hung"}
+    world.judge(Fault(gpu={"gpu_state": "hung"}, events=[("xid", 79, 60.0)]))
+    assert world.device("lost") == 1
+
+
+def test_boot_ends_xids_also_if_the_agent_stops_later() -> None:
+    """No event reports the boot: the kernel log is not readable."""
+    world = healthy_world()
+    fault = Fault(node={"host_boot_timestamp_seconds": START // NANOS - 600}, events=[("xid", 119, 3600.0)])
+    world.judge(fault)
+    assert not world.fires("gpu.xid.reset")
+    world.judge(msgspec.structs.replace(fault, ages=dict.fromkeys(Lane, 400.0)))
+    assert not world.fires("gpu.xid.reset")
 
 
 def test_gpu_without_a_state_works_if_a_reading_proves_it() -> None:

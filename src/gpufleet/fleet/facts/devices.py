@@ -91,7 +91,7 @@ class DeviceFactsBuilder:
         self._readings = gpus.readings
         self._index = GpuIndex(gpus, inputs.newest.machines)
         self._is_guest = machines.of(machines.is_guest, gpus.machine)
-        self._events = self._find_events()
+        self._events: GpuEvents | None = None
 
     def build(
         self, history: GpuMemory, readers: ReaderNumbers, earlier: EarlierFindings, second: int
@@ -109,13 +109,15 @@ class DeviceFactsBuilder:
             f"{self._inputs.cluster}/{self._newest.machines[machine]}/{view}"
             for machine, view in zip(gpus.machine.tolist(), gpus.keys, strict=True)
         ]
+        hashes = key_hashes(keys)
+        self._events = self._find_events(history.record_works(hashes, self._works_at(), second))
         columns = {name: readings.value(metric) for name, metric in metrics.NUMBERS.items()}
         columns |= state_columns(readings, proven_states(readings)) | fault_columns(readings)
         columns |= quality_columns(readings, gpus.is_current)
         columns |= self._sides()
         holders, held_since = self._holders()
         columns |= holders
-        judged = history.judge(self._observation(keys, columns, held_since, readers, earlier, second), second)
+        judged = history.judge(self._observation(hashes, columns, held_since, readers, earlier, second), second)
         missing_core = judged.pop("missing_core")
         columns |= judged
         is_watched, is_unwatched = self._watched()
@@ -147,7 +149,7 @@ class DeviceFactsBuilder:
             fatal_xids=np.zeros(len(self._newest.machines)) if self._events is None else self._events.fatal,
         )
 
-    def _find_events(self) -> GpuEvents | None:
+    def _find_events(self, works_at: Column) -> GpuEvents | None:
         if self._inputs.events is None:
             return None
         rows = self._machines.rows
@@ -157,15 +159,19 @@ class DeviceFactsBuilder:
             machines={name: place for place, name in enumerate(self._newest.machines)},
             booted_at=np.where(rows == NONE, 0, np.append(self._machines.booted_at, 0)[rows]),
             others_until=self._gpus.others_until,
-            works_at=self._works_at(),
+            works_at=works_at,
         )
         return gpu_events(self._inputs.events, subjects, self._now)
 
     def _works_at(self) -> Column:
-        """Return when the driver of each GPU last found it `ok`; 0 if another reader decides its state."""
+        """Return when the driver of each GPU found it `ok`, at most the receipt; 0 if it does not now.
+
+        An imported state proves nothing: an exporter can repeat what it read before.
+        """
         state, row = self._readings.reading(metrics.STATE)
         is_own = (state == _OK) & ~self._readings.at("imported", row).astype(bool)
-        return np.where(is_own, self._readings.at("measured_at", row), 0)
+        measured_at, received_at = (self._readings.at(name, row) for name in ("measured_at", "received_at"))
+        return np.where(is_own, np.minimum(measured_at, received_at), 0)
 
     def _fell_off(self) -> Column:
         """Return whether each GPU is lost by an XID, or because only the PCI bus shows it while its driver works."""
@@ -203,14 +209,14 @@ class DeviceFactsBuilder:
 
     def _observation(
         self,
-        keys: Sequence[str],
+        hashes: Column,
         columns: dict[str, Column],
         held_since: Column,
         readers: ReaderNumbers,
         earlier: EarlierFindings,
         second: int,
     ) -> GpuObservation:
-        readings, numbers, hashes = self._readings, readers.of(self._newest.readers), key_hashes(keys)
+        readings, numbers = self._readings, readers.of(self._newest.readers)
         noisy = noisy_readings(readings)
         return GpuObservation(
             keys=hashes,
@@ -218,7 +224,7 @@ class DeviceFactsBuilder:
             signature=noisy.signature,
             sampled_at=noisy.sampled_at,
             counters={metric: read_counter(readings, metric, numbers) for metric in metrics.RESET_COUNTERS},
-            reset_at=np.zeros(len(keys), np.int64) if self._events is None else self._events.reset_at,
+            reset_at=np.zeros(len(hashes), np.int64) if self._events is None else self._events.reset_at,
             slow=columns["hardware_slowdown"],
             slow_at=readings.at("measured_at", readings.reading(metrics.CLOCK_REASONS)[1]),
             nvlinks=columns["nvlinks_active"],

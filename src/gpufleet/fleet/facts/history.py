@@ -82,7 +82,7 @@ class GpuMemory:
             *(("signature", np.uint64), ("cycles", np.uint16), ("energy_cycles", np.uint16)),
             *(*_SAMPLES.columns, *_ENERGY_SAMPLES.columns, *_SLOWDOWNS.columns),
             *(("flags", np.uint8), ("slowdowns", np.uint16), ("held_second", np.int32)),
-            ("nvlinks", np.dtype((np.uint8, _HOURS))),
+            *(("nvlinks", np.dtype((np.uint8, _HOURS))), ("works_at", np.int64)),
             *(column for counter in _COUNTERS.values() for column in counter.columns),
             *_CORE.columns,
         )
@@ -94,6 +94,19 @@ class GpuMemory:
     def bytes(self) -> int:
         """Size of the state."""
         return self._subjects.bytes
+
+    def record_works(self, keys: Column, works_at: Column, second: int) -> Column:
+        """Record when GPUs worked, and return when each last did.
+
+        Args:
+            keys: hash of the key of each GPU.
+            works_at: measurement that proves that it works, nanoseconds since 1970; 0 without one.
+            second: time of the judgement by the memory's clock.
+        """
+        rows = self._subjects.judge(keys, second)
+        found = np.maximum(self._subjects.columns["works_at"][rows], works_at)
+        self._subjects.columns["works_at"][rows] = found
+        return found
 
     def judge(self, seen: GpuObservation, second: int) -> dict[str, Column]:
         """Record the state of the GPUs, and return inputs of the rules by name, and the bit set `missing_core`.

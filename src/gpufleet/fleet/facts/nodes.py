@@ -64,7 +64,9 @@ def cluster_machines(newest: NewestColumns, inputs: MachineInputs, current: Colu
     of_machines = np.flatnonzero(own)
     subject = rows[newest.machine[of_machines]]
     readings = MergedReadings(newest, of_machines, subject, len(inputs.machines), current, MACHINE_TEXTS)
-    state = _newest_guest_states(newest, of_machines, subject, len(inputs.machines))
+    state = _newest_values(newest, GUEST_STATE, of_machines, subject, len(inputs.machines))
+    booted = readings.value(BOOTED_AT)
+    last_boot = _newest_values(newest, BOOTED_AT, of_machines, subject, len(inputs.machines))  # a boot is never stale
     return ClusterMachines(
         inputs=inputs,
         rows=rows,
@@ -74,18 +76,18 @@ def cluster_machines(newest: NewestColumns, inputs: MachineInputs, current: Colu
         is_answering=~inputs.is_guest | (readings.value(GUEST_STATE) == GUEST_STATES.index(OK)),
         driver_state=readings.value(DRIVER_STATE),
         lost_messages=readings.value(LOST_MESSAGES),
-        booted_at=(np.nan_to_num(readings.value(BOOTED_AT)) * NANOS).astype(np.int64),
+        booted_at=(np.nan_to_num(np.where(np.isnan(booted), last_boot, booted)) * NANOS).astype(np.int64),
         pools=_pools(inputs, readings),
     )
 
 
-def _newest_guest_states(newest: NewestColumns, rows: Column, subject: Column, count: int) -> Column:
-    """Return the newest state of each guest by its number, however old it is; `NONE` without one."""
-    found = np.full(count, NONE, np.int64)
-    states = newest.values.get(GUEST_STATE)
-    if states is not None:
+def _newest_values(newest: NewestColumns, metric: str, rows: Column, subject: Column, count: int) -> Column:
+    """Return the newest value of each machine, however old it is; NaN without one."""
+    found = np.full(count, np.nan)
+    values = newest.values.get(metric)
+    if values is not None:
         order = np.argsort(newest.received_at[rows], kind="stable")
-        cells = np.asarray(states, np.float64)[rows[order]]
+        cells = np.asarray(values, np.float64)[rows[order]]
         known = ~np.isnan(cells)
         found[subject[order][known]] = cells[known]
     return found
