@@ -239,7 +239,7 @@ def test_faults_become_events_in_accelerated_time(shared: Site) -> None:
     fleet = Fleet(FleetSpec(nodes=3, gpus=2))
     first, second = fleet.node(1, 1).gpus[1].view.key, fleet.node(1, 2).gpus[0].view.key
     found = sorted((one["kind"], one.get("code", 0), one["device"]) for one in events)
-    assert found == [("gpu_lost", 0, second), ("gpu_recovered", 0, second), ("xid", 48, first), ("xid", 79, second)]
+    assert found == [("gpu_lost", 0, second), ("gpu_recovered", 1, second), ("xid", 48, first), ("xid", 79, second)]
 
 
 def test_late_hub_gets_the_backlog_and_ctrl_c_prints_a_summary(site: Site) -> None:

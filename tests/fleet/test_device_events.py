@@ -1,9 +1,11 @@
 """Events that follow from the states of devices."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
-from gpufleet.fleet.device_events import MAX_DEVICES, DeviceStates
+from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS, MAX_DEVICES, DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
@@ -152,6 +154,25 @@ def test_readings_of_another_reader_prove_no_recovery() -> None:
     lost, ok = sample(GPU, "lost"), sample(GPU, "ok")
     found = [[event.kind for event in states.change_by_samples([one])] for one in (ok, lost, works, ok)]
     assert found == [[], ["gpu_lost"], [], ["gpu_recovered"]]
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"),
+    [
+        (("error",), FROM_ERRORS),
+        (("unreadable", "error"), FROM_ERRORS),
+        (("lost",), FROM_LOSS),
+        (("lost", "error"), FROM_LOSS),
+        (("error", "reset_required", "unreadable"), FROM_LOSS),
+    ],
+)
+def test_recovery_names_what_it_ends(failures: Sequence[str], code: int) -> None:
+    """After errors alone, a GPU can work again without a reset."""
+    states = DeviceStates("x")
+    for state in failures:
+        states.change_by_samples([sample(GPU, state)])
+    (recovered,) = states.change_by_samples([sample(GPU, "ok")])
+    assert (recovered.kind, recovered.code) == ("gpu_recovered", code)
 
 
 @pytest.mark.parametrize(("failed", "kind"), [("lost", "gpu_lost"), ("reset_required", "gpu_reset_required")])

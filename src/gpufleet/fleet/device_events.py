@@ -46,6 +46,14 @@ LASTING_NS = 3600 * NANOS
 FAILURES = frozenset(FAILURE_OF_STATE.values())
 """Kinds of events that begin a failure. `gpu_recovered` ends it."""
 
+FROM_ERRORS, FROM_LOSS = 0, 1
+"""Codes of `gpu_recovered`: the end of mere errors, and that of a loss or a required reset, which proves a reset."""
+
+
+def recovery_code(failure: EventKind) -> int:
+    """Return the code of the event that ends a failure of this kind."""
+    return FROM_ERRORS if failure is EventKind.GPU_FAILED else FROM_LOSS
+
 
 class _OpenFailure(NamedTuple):
     """Failure of a device since it was last ok, and the reader that reported it last."""
@@ -90,7 +98,8 @@ class DeviceStates:
         key = self._known_key(view, state)
         before, failed = self._states.get(key, OK), self._failed.get(key)
         self._record(key, state)
-        kinds = []
+        kinds: list[EventKind] = []
+        code = 0
         if before != state and HUNG in (before, state):
             kinds.append(EventKind.HANG_STARTED if state == HUNG else EventKind.HANG_ENDED)
         kind = FAILURE_OF_STATE.get(state)
@@ -103,7 +112,17 @@ class DeviceStates:
         elif state == OK and failed is not None:
             del self._failed[key]
             kinds.append(EventKind.GPU_RECOVERED)
-        return [Event(view=view, kind=kind, at=at, attributes=self._attributes(kind, call)) for kind in kinds]
+            code = recovery_code(failed.kind)
+        return [
+            Event(
+                view=view,
+                kind=kind,
+                code=code if kind is EventKind.GPU_RECOVERED else 0,
+                at=at,
+                attributes=self._attributes(kind, call),
+            )
+            for kind in kinds
+        ]
 
     def drop(self, key: str) -> None:
         """Drop the state of a device by view key, as if it had never failed."""

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gpufleet.agent.events.timeline import Timeline
-from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.fleet.device_events import FROM_LOSS, DeviceStates
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.reading import Round
@@ -129,6 +129,7 @@ def test_error_beside_a_loss_is_no_event() -> None:
     assert machine.read(10, dcgm="lost", nvml="ok") == []
     assert machine.read(10, dcgm="lost", nvml="error") == []
     assert machine.read(10, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm,nvml")]
+    assert [event.code for event in machine.newest] == [FROM_LOSS]
 
 
 def test_worse_failure_of_another_reader_is_an_event() -> None:

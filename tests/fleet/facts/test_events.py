@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS
 from gpufleet.fleet.facts.events import EventSubjects, GpuEvents, gpu_events
 from gpufleet.model.stored.readings import EventCount
 from gpufleet.model.time import NANOS
@@ -50,7 +51,7 @@ def test_xids_count_since_the_last_reset() -> None:
         [
             ("m", "gpu/A", "xid", 31, 500),
             ("m", "gpu/A", "xid", 79, 900),
-            ("m", "gpu/A", "gpu_recovered", 0, 700),
+            ("m", "gpu/A", "gpu_recovered", FROM_LOSS, 700),
             ("m", "gpu/B", "xid", 79, 900),
             ("n", "gpu/C", "xid", 79, 900),
             ("n", "", "driver_reloaded", 0, 800),
@@ -65,10 +66,9 @@ def test_recovery_from_an_error_is_no_reset() -> None:
     """The driver's firmware timed out, so did one pass. Only the GPU that was lost as well had a reset."""
     found = events_of(
         [
-            *(("m", view, "xid", 119, 900) for view in ("gpu/A", "gpu/B")),
-            *(("m", view, "gpu_failed", 0, 890) for view in ("gpu/A", "gpu/B")),
-            ("m", "gpu/B", "gpu_lost", 0, 880),
-            *(("m", view, "gpu_recovered", 0, 870) for view in ("gpu/A", "gpu/A", "gpu/B")),
+            *(("m", view, "xid", 119, 900.0) for view in ("gpu/A", "gpu/B")),
+            ("m", "gpu/A", "gpu_recovered", FROM_ERRORS, 870),
+            ("m", "gpu/B", "gpu_recovered", FROM_LOSS, 870),
         ]
     )
     assert found.xids == {0: {119: 1}}
@@ -77,13 +77,6 @@ def test_recovery_from_an_error_is_no_reset() -> None:
 def test_boot_of_the_machine_is_a_reset() -> None:
     events: list[Event] = [("m", "gpu/A", "xid", 79, 900), ("n", "gpu/C", "xid", 79, 900)]
     assert events_of(events, booted=(600, 1200)).xids == {2: {79: 1}}
-
-
-def test_failures_before_a_boot_do_not_count() -> None:
-    """The agent kept no events over the boot, and reported no recovery after it."""
-    failed = [("m", "gpu/A", kind, code, age) for kind, code, age in (("xid", 119, 500), ("gpu_failed", 0, 490))]
-    events = [("m", "gpu/A", "gpu_lost", 0, 900), *failed, ("m", "gpu/A", "gpu_recovered", 0, 480)]
-    assert events_of(events, booted=(600, None)).xids == {0: {119: 1}}
 
 
 def test_events_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
@@ -110,18 +103,10 @@ def test_gpu_that_works_after_it_fell_off_the_bus_had_a_reset() -> None:
     assert events_of(events, works=(860, 880, 5)).xids == {0: {31: 1}, 1: {79: 1, 119: 1}, 2: {119: 1}}
 
 
-def test_failures_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
-    """It was lost when it was replaced. The next one failed for a while, without a reset."""
-    events = [
-        ("m", "gpu/A", kind, code, age)
-        for kind, code, age in (
-            ("gpu_lost", 0, 400),
-            ("xid", 119, 200),
-            ("gpu_failed", 0, 190),
-            ("gpu_recovered", 0, 180),
-        )
-    ]
-    assert events_of(events, replaced=(300, None, None)).xids == {0: {119: 1}}
+def test_reset_of_the_gpu_that_was_in_the_slot_before_does_not_count() -> None:
+    events: list[Event] = [("m", "gpu/A", "gpu_recovered", FROM_LOSS, 400), ("m", "gpu/A", "xid", 119, 200)]
+    found = events_of(events, replaced=(300, None, None))
+    assert (found.xids, found.reset_at.tolist()) == ({0: {119: 1}}, [0, 0, 0])
 
 
 def test_fatal_xids_of_a_machine_count_over_resets() -> None:

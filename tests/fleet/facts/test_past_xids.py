@@ -1,5 +1,6 @@
 """XIDs of GPUs at every step: those since the last reset, within a day."""
 
+from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS
 from gpufleet.fleet.facts.past_xids import past_xids
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.samples import StoredEvent
@@ -49,9 +50,9 @@ def test_resets_of_other_gpus_end_nothing() -> None:
 
 
 def test_recovery_from_an_error_ends_nothing() -> None:
-    own, recovered = event(EventKind.XID, 2.5, code=119), event(EventKind.GPU_RECOVERED, 4.5)
-    assert max(hours_with_xids(own, event(EventKind.GPU_FAILED, 3.5), recovered)) == 26
-    assert max(hours_with_xids(own, event(EventKind.GPU_LOST, 3.5), recovered)) == 4
+    own = event(EventKind.XID, 2.5, code=119)
+    assert max(hours_with_xids(own, event(EventKind.GPU_RECOVERED, 4.5, code=FROM_ERRORS))) == 26
+    assert max(hours_with_xids(own, event(EventKind.GPU_RECOVERED, 4.5, code=FROM_LOSS))) == 4
 
 
 def test_xids_of_unknown_views_count_for_nothing() -> None:

@@ -265,7 +265,7 @@ async def test_lost_gpu_is_an_event_with_its_xid_and_recovers(plays: Play) -> No
     assert reason is Reason.GPU_LOST
     assert not any(isinstance(one, Absent) and one.reason is Reason.GPU_LOST for one in plays.latest().values())
     await plays.until(800)
-    assert plays.events()[2:] == [("gpu_recovered", 0, 720.0)]
+    assert plays.events()[2:] == [("gpu_recovered", 1, 720.0)]
     assert isinstance(plays.latest(gpu=1)["gpu_power_watts"], float)
 
 

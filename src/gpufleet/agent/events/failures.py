@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpufleet.agent.events.groups import log_seq
-from gpufleet.fleet.device_events import FAILURE_OF_STATE, FAILURES
+from gpufleet.fleet.device_events import FAILURE_OF_STATE, FAILURES, recovery_code
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import View
 
@@ -66,8 +66,8 @@ class DeviceFailures:
     def recover(self, event: Event) -> list[Event]:
         """Record the recovery that a reader observed; return the events of the device's recovery, if it is complete.
 
-        The events have one time, that of the last recovery. A reader that stopped while the device failed can observe
-        the recovery once more after it was complete: this is no event.
+        The events have one time, that of the last recovery, and the code by the failures of all readers. A reader that
+        stopped while the device failed can observe the recovery once more after it was complete: this is no event.
         """
         if event.view is not None:
             self.name(event.view)
@@ -130,10 +130,10 @@ class DeviceFailures:
         return not is_first and True not in _states(key, event.view, is_failed)
 
     def _complete(self, key: str, held: list[Event]) -> list[Event]:
-        self._failed.pop(key, None)
+        failure = self._failed.pop(key, EventKind.GPU_FAILED)
         self._failing.pop(key, None)
         at = max((event.at for event in held), default=0)
-        return [msgspec.structs.replace(event, at=at) for event in held]
+        return [msgspec.structs.replace(event, at=at, code=recovery_code(failure)) for event in held]
 
 
 def is_failure(event: Event) -> bool:

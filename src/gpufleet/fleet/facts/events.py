@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.fleet.device_events import FAILURES
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS, reset_times
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, is_reset
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.xids import FATAL_ACTIONS
 from gpufleet.model.event import EventKind
@@ -130,23 +129,23 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
 def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow, own_from: Column) -> Column:
     """Return the newest reset of each GPU: its own, or that of its machine or driver.
 
-    A GPU that works after it fell off the bus had a reset, also if no agent ran then. Failures of the GPU that was in
-    the slot before do not count.
+    A GPU that works after it fell off the bus had a reset, also if no agent ran then.
     """
-    booted_at = subjects.booted_at.astype(np.int64)
-    of_machine, of_gpu = booted_at.copy(), np.zeros(len(subjects.machine_of), np.int64)
-    times: dict[int, dict[str, list[int]]] = {}
+    of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if gpu is not None:
-            own = [at for at in window.times(one) if at >= own_from[gpu]]
-            if one.kind in FAILURES or one.kind in RESET_EVENTS:
-                times.setdefault(gpu, {}).setdefault(one.kind, []).extend(own)
-            elif one.kind == EventKind.XID and one.code == FALLEN_OFF:
-                is_over = [at for at in own if at + BACK_SECONDS * NANOS <= subjects.works_at[gpu]]
-                of_gpu[gpu] = max(of_gpu[gpu], *is_over, 0)
-        elif not one.view and machine is not None and one.kind in RESET_EVENTS:
+            resets = _own_resets(one, window, int(own_from[gpu]), int(subjects.works_at[gpu]))
+            of_gpu[gpu] = max(of_gpu[gpu], *resets, 0)
+        elif not one.view and machine is not None and is_reset(one.kind, one.code):
             of_machine[machine] = max(of_machine[machine], *window.times(one), 0)
-    for gpu, by_kind in times.items():
-        of_gpu[gpu] = max(of_gpu[gpu], *reset_times(by_kind, [int(booted_at[subjects.machine_of[gpu]])]), 0)
     return np.maximum(of_gpu, of_machine[subjects.machine_of])
+
+
+def _own_resets(one: EventCount, window: EventWindow, own_from: int, works_at: int) -> list[int]:
+    """Return the times of the resets of a GPU that events of one kind prove."""
+    if is_reset(one.kind, one.code):
+        return [at for at in window.times(one) if at >= own_from]
+    if one.kind == EventKind.XID and one.code == FALLEN_OFF:
+        return [at for at in window.times(one) if own_from <= at <= works_at - BACK_SECONDS * NANOS]
+    return []

@@ -1,8 +1,8 @@
 """Metrics, texts and events that the facts need from the store. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from gpufleet.fleet.device_events import FAILURES
+from gpufleet.fleet.device_events import FROM_LOSS
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.device_state import CORE_READINGS
 from gpufleet.model.event import EventKind
@@ -113,9 +113,9 @@ FACT_METRICS = (*DEVICE_METRICS, *MACHINE_METRICS, *FACT_TEXTS)
 RESET_EVENTS = frozenset(
     {EventKind.GPU_RESET, EventKind.GPU_RECOVERED, EventKind.DRIVER_LOADED, EventKind.DRIVER_RELOADED}
 )
-"""Events after which earlier XIDs of a GPU are no longer its state; see `reset_times`."""
+"""Kinds of events after which earlier XIDs of a GPU are no longer its state; see `is_reset`."""
 
-XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS, *FAILURES})
+XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS})
 """Kinds of events from which the XIDs since the last reset follow."""
 
 FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS})
@@ -125,38 +125,12 @@ EVENT_SECONDS = 86400.0
 """Age of the oldest events that the facts need."""
 
 
-_BOOT = "boot"
+def is_reset(kind: str, code: int) -> bool:
+    """Return whether an event proves a reset of a GPU or its driver.
 
-
-def reset_times(times: Mapping[str, Iterable[int]], boots: Iterable[int]) -> list[int]:
-    """Return the times of the resets among the events of a GPU, ascending, without boots.
-
-    A recovery from errors alone is none: after a call that failed, a GPU can answer again without a reset. A recovery
-    can be reported twice; the failure before the first one can be too old to be listed. A boot ends failures, also if
-    no agent reports the recovery.
-
-    Args:
-        times: kind to the times of its events.
-        boots: times of boots of the machine.
+    A recovery from errors alone does not: after a call that failed, a GPU can answer again without a reset.
     """
-    found: list[int] = []
-    failed: set[str] = set()
-    is_first = True
-    for at, is_recovery, kind in sorted(
-        (at, kind == EventKind.GPU_RECOVERED, kind) for kind, own in {**times, _BOOT: boots}.items() for at in own
-    ):
-        if kind == _BOOT:
-            failed.clear()
-        elif kind in FAILURES:
-            failed.add(kind)
-        elif is_recovery:
-            if failed - {EventKind.GPU_FAILED} or (is_first and not failed):
-                found.append(at)
-            failed.clear()
-            is_first = False
-        elif kind in RESET_EVENTS:
-            found.append(at)
-    return found
+    return kind in RESET_EVENTS and (kind != EventKind.GPU_RECOVERED or code == FROM_LOSS)
 
 
 MISSING: Mapping[RuleScope, Mapping[str, str]] = {RuleScope.MACHINE: {}, RuleScope.DEVICE: {}}

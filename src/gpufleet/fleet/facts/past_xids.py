@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS, reset_times
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, is_reset
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
@@ -24,15 +24,12 @@ def past_xids(
         events: events of the machine, of the kinds `XID_EVENTS`.
         boots: times of boots of the machine, nanoseconds since 1970.
     """
-    every, boots = sorted(events, key=lambda one: one.at), list(boots)
-    of_machine = [*boots, *(one.at for one in every if one.kind in RESET_EVENTS and one.view is None)]
+    every = sorted(events, key=lambda one: one.at)
+    of_machine = [*boots, *(one.at for one in every if is_reset(one.kind, one.code) and one.view is None)]
     counts: dict[int, Mapping[int, int]] = {}
     for place, view in enumerate(views):
         own = [one for one in every if one.view == view]
-        times: dict[str, list[int]] = {}
-        for one in own:
-            times.setdefault(one.kind, []).append(one.at)
-        resets = sorted([*of_machine, *reset_times(times, boots)])
+        resets = sorted([*of_machine, *(one.at for one in own if is_reset(one.kind, one.code))])
         xids = [one for one in own if one.kind == EventKind.XID]
         for step, codes in _codes_at(steps, xids, resets):
             counts[step * len(views) + place] = codes

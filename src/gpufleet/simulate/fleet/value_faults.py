@@ -6,6 +6,7 @@ A fault changes readings that a device has; a reading that is absent on a health
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from gpufleet.fleet.device_events import FAILURES, recovery_code
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.metric import MetricKind, ValueType
@@ -32,7 +33,7 @@ class ValueFault(NamedTuple):
         dims: changed values with dimensions, by metric and labels.
         frozen: readings that repeat their values from the start of the fault.
         restarted: counters that count from the start of the fault.
-        began, ended: kinds of the events at its start and end, or None.
+        began: kind of the event at its start, or None. `gpu_recovered` follows a failure at its end.
         attributes: attributes of the first event.
     """
 
@@ -41,7 +42,6 @@ class ValueFault(NamedTuple):
     frozen: frozenset[str] = frozenset()
     restarted: frozenset[str] = frozenset()
     began: EventKind | None = None
-    ended: EventKind | None = None
     attributes: Mapping[str, str] = {}
 
 
@@ -80,7 +80,7 @@ VALUE_FAULTS: Mapping[FaultKind, ValueFault] = {
     _K.CLOCK_ABOVE_MAXIMUM: ValueFault({"gpu_sm_clock_hertz": 6_000_000_000}),
     _K.CORE_FAILED: ValueFault(
         {"gpu_power_watts": Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetPowerUsage"), "gpu_state": "error"},
-        began=EventKind.GPU_FAILED, ended=EventKind.GPU_RECOVERED),
+        began=EventKind.GPU_FAILED),
     _K.READING_DROPPED: ValueFault({"gpu_power_watts": None}),
     _K.ZERO_UTILIZATION: ValueFault({_UTILIZATION: 0.0}),
     _K.NO_UTILIZATION: ValueFault({_UTILIZATION: 0.0, **_power(0.9)}),
@@ -92,8 +92,8 @@ VALUE_FAULTS: Mapping[FaultKind, ValueFault] = {
     _K.RECOVERY_ACTION: ValueFault(
         {"gpu_recovery_action": "drain_and_reset"}, began=EventKind.RECOVERY_ACTION_CHANGED,
         attributes={"from": "none", "to": "drain_and_reset"}),
-    _K.RESET_REQUIRED: ValueFault(began=EventKind.GPU_RESET_REQUIRED, ended=EventKind.GPU_RECOVERED),
-    _K.GPU_UNREADABLE: ValueFault(began=EventKind.GPU_FAILED, ended=EventKind.GPU_RECOVERED),
+    _K.RESET_REQUIRED: ValueFault(began=EventKind.GPU_RESET_REQUIRED),
+    _K.GPU_UNREADABLE: ValueFault(began=EventKind.GPU_FAILED),
     _K.ROW_REMAP_FAILED: ValueFault({"gpu_row_remap_failed": 1}, began=EventKind.ROW_REMAP_FAILED),
     _K.ROW_REMAP_PENDING: ValueFault({"gpu_row_remap_pending": 1}, began=EventKind.ROW_REMAP_PENDING),
     _K.REPAIR_PENDING: ValueFault({"gpu_channel_repair_pending": 1}),
@@ -174,8 +174,8 @@ def value_fault_events(view: View, fault: FleetFault) -> Iterable[Event]:
     row = VALUE_FAULTS.get(fault.kind)
     if row is not None and row.began is not None:
         yield Event(view=view, kind=row.began, at=fault.begin, attributes=dict(row.attributes))
-    if row is not None and row.ended is not None:
-        yield Event(view=view, kind=row.ended, at=fault.end)
+    if row is not None and row.began is not None and row.began in FAILURES:
+        yield Event(view=view, kind=EventKind.GPU_RECOVERED, code=recovery_code(row.began), at=fault.end)
 
 
 def _value(name: str, change: Value | Absent | Times, readings: ReadingValues) -> Value | Absent:
