@@ -149,7 +149,7 @@ EVENT_KINDS: dict[str, EventKindRow] = {
         EventKindRow(_K.GPU_FAILED, "Core readings of the GPU fail, or no reading has a value", "",
                 ("sources", "call"), _STATE),
         EventKindRow(_K.GPU_RECOVERED, "A GPU that failed, was lost or needed a reset answers again",
-                "1 if it was lost or needed a reset, else 0",
+                "1 if it was observed to be lost or to need a reset before, else 0",
                 ("sources",), _STATE),
         EventKindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
         EventKindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", "", ("evidence",), _READINGS),

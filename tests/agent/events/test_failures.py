@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from gpufleet.agent.events.timeline import Timeline
-from gpufleet.fleet.device_events import FROM_LOSS, DeviceStates
+from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS, DeviceStates
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.reading import Round
+from gpufleet.model.time import NANOS
 from tests.support.passes import World, gpu
 
 
@@ -32,10 +33,11 @@ class Failing(World):
             )
         return self.due()
 
-    def log_loss(self, number: int = 1) -> list[tuple[str, str]]:
-        """Let the kernel log report a loss; return kind and sources of the events."""
+    def log_loss(self, number: int = 1, ago: float = 0) -> list[tuple[str, str]]:
+        """Let the kernel log report a loss some seconds ago; return kind and sources of the events."""
         logged = {"sources": "kmsg", "log_seq": str(number)}
-        lost = Event(view=self.gpu, kind="gpu_lost", at=self.clock.now_ns(), attributes=logged)
+        at = self.clock.now_ns() - int(ago * NANOS)
+        lost = Event(view=self.gpu, kind="gpu_lost", at=at, attributes=logged)
         outcome = self.outcome("kmsg", Lane.EVENT, Round(events=(lost,)))
         self.state.apply(self.timeline.take(outcome, self.state))
         return self.due()
@@ -130,6 +132,28 @@ def test_error_beside_a_loss_is_no_event() -> None:
     assert machine.read(10, dcgm="lost", nvml="error") == []
     assert machine.read(10, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm,nvml")]
     assert [event.code for event in machine.newest] == [FROM_LOSS]
+
+
+@pytest.mark.parametrize(("ago", "code"), [(0, FROM_LOSS), (1800, FROM_ERRORS)])
+@pytest.mark.parametrize("state", ["ok", "error"])
+def test_recovery_from_a_loss_before_the_start_proves_no_reset_now(state: str, ago: float, code: int) -> None:
+    """The kernel log has it. The GPU was reset at an unknown time since."""
+    machine = Failing()
+    machine.log_loss(ago=ago)
+    machine.read(20, dcgm="ok", nvml=state)
+    machine.read(10, nvml="ok")
+    assert [(event.kind, event.code) for event in machine.newest] == [("gpu_recovered", code)]
+
+
+def test_loss_by_the_address_counts_for_the_gpu_that_is_named_with_an_error() -> None:
+    machine = Failing()
+    named = machine.gpu
+    machine.gpu = msgspec.structs.replace(named, uuid=None)
+    assert machine.read(10, nvml="reset_required") == [("gpu_reset_required", "nvml")]
+    machine.gpu = named
+    machine.read(10, nvml="error")
+    machine.read(10, nvml="ok")
+    assert [(event.kind, event.code) for event in machine.newest] == [("gpu_recovered", FROM_LOSS)]
 
 
 def test_worse_failure_of_another_reader_is_an_event() -> None:

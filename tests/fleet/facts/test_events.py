@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS
 from gpufleet.fleet.facts.events import EventSubjects, GpuEvents, gpu_events
@@ -92,15 +93,17 @@ def test_events_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
     assert events_of(events[::2], replaced=(300, None, None)).fell_off == frozenset()
 
 
-def test_gpu_that_works_after_it_fell_off_the_bus_had_a_reset() -> None:
+@pytest.mark.parametrize("loss", [("xid", 79), ("gpu_lost", 0), ("gpu_reset_required", 0)])
+def test_gpu_that_works_after_a_loss_had_a_reset(loss: tuple[str, int]) -> None:
     """No agent ran while it came back."""
     events: list[Event] = [
-        *(("m", view, "xid", 79, 900.0) for view in ("gpu/A", "gpu/B")),
+        *(("m", view, *loss, 900.0) for view in ("gpu/A", "gpu/B")),
         *(("m", view, "xid", 119, 910.0) for view in ("gpu/A", "gpu/B")),
         ("m", "gpu/A", "xid", 31, 800),
         ("n", "gpu/C", "xid", 119, 900),
     ]
-    assert events_of(events, works=(860, 880, 5)).xids == {0: {31: 1}, 1: {79: 1, 119: 1}, 2: {119: 1}}
+    before = {119: 1, 79: 1} if loss[0] == "xid" else {119: 1}
+    assert events_of(events, works=(860, 880, 5)).xids == {0: {31: 1}, 1: before, 2: {119: 1}}
 
 
 def test_reset_of_the_gpu_that_was_in_the_slot_before_does_not_count() -> None:

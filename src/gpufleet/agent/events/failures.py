@@ -17,8 +17,11 @@ from gpufleet.model.view import View
 class DeviceFailures:
     """Failures of the devices of one machine, and the readers that observe them."""
 
-    def __init__(self) -> None:
+    def __init__(self, since: int) -> None:
+        """Take the start of the agent, in nanoseconds since 1970."""
+        self._since = since
         self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
+        self._observed: dict[str, EventKind] = {}  # view key to the worst of its failures since the agent's start
         self._failing: dict[str, set[str]] = {}  # view key to the readers that observe a failure
         self._recovered: dict[str, list[Event]] = {}  # view key to recoveries that other readers do not observe yet
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed GPU with a UUID there
@@ -33,7 +36,9 @@ class DeviceFailures:
         if view.key == view.unnamed_key:
             return
         if view.unnamed_key in self._failed:
-            self._failed.setdefault(view.key, self._failed.pop(view.unnamed_key))
+            self._failed[view.key] = _worse(self._failed.pop(view.unnamed_key), self._failed.get(view.key))
+            if view.unnamed_key in self._observed:
+                self._observe(view.key, self._observed.pop(view.unnamed_key))
             self._failing.setdefault(view.key, set()).update(self._failing.pop(view.unnamed_key, ()))
         if view.key in self._failed and view.pci_address is not None:
             self._places[view.pci_address] = view.key
@@ -55,6 +60,8 @@ class DeviceFailures:
             self._complete(key, [])
         if log_seq(event) is None:
             self._failing.setdefault(key, set()).add(_source(event))
+        if log_seq(event) is None or event.at >= self._since:
+            self._observe(key, kind)
         before = self._failed.get(key)
         if kind is before or (kind is EventKind.GPU_FAILED and before is not None):
             return True
@@ -66,8 +73,9 @@ class DeviceFailures:
     def recover(self, event: Event) -> list[Event]:
         """Record the recovery that a reader observed; return the events of the device's recovery, if it is complete.
 
-        The events have one time, that of the last recovery, and the code by the failures of all readers. A reader that
-        stopped while the device failed can observe the recovery once more after it was complete: this is no event.
+        The events have one time, that of the last recovery, and one code, by the failures since the agent's start: when
+        a device that was lost before was reset is not known. A reader that stopped while the device failed can observe
+        the recovery once more after it was complete: this is no event.
         """
         if event.view is not None:
             self.name(event.view)
@@ -98,6 +106,7 @@ class DeviceFailures:
         if kind is None or self._key(view) in self._failed:
             return None
         self._failed[view.key] = kind
+        self._observe(view.key, kind)
         self._failing.setdefault(view.key, set()).add(source)
         return Event(view=view, kind=kind, at=at, attributes={"sources": source})
 
@@ -130,10 +139,19 @@ class DeviceFailures:
         return not is_first and True not in _states(key, event.view, is_failed)
 
     def _complete(self, key: str, held: list[Event]) -> list[Event]:
-        failure = self._failed.pop(key, EventKind.GPU_FAILED)
+        self._failed.pop(key, None)
         self._failing.pop(key, None)
+        code = recovery_code(self._observed.pop(key, EventKind.GPU_FAILED))
         at = max((event.at for event in held), default=0)
-        return [msgspec.structs.replace(event, at=at, code=recovery_code(failure)) for event in held]
+        return [msgspec.structs.replace(event, at=at, code=code) for event in held]
+
+    def _observe(self, key: str, kind: EventKind) -> None:
+        self._observed[key] = _worse(kind, self._observed.get(key))
+
+
+def _worse(kind: EventKind, before: EventKind | None) -> EventKind:
+    """Return the failure that more is known by: a loss or a required reset, else the one before."""
+    return kind if before is None or recovery_code(kind) > recovery_code(before) else before
 
 
 def is_failure(event: Event) -> bool:

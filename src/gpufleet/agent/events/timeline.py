@@ -181,7 +181,7 @@ class Timeline:
         self._seen_seq = old.log_seq if old else -1
         self._changes = ChangeDetector(driver=saved.driver if saved else "", session=old.session if old else 0)
         self._groups = EventGroups()
-        self._failures = DeviceFailures()
+        self._failures = DeviceFailures(clock.now_ns())
         self._unended = _unended_failures(saved.events if saved else ())
         for view, event in self._unended.values() if old else ():
             if event.at >= self._xids.since:  # of this boot

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, is_reset
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, LOSS_EVENTS, is_reset
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.xids import FATAL_ACTIONS
 from gpufleet.model.event import EventKind
@@ -17,7 +17,7 @@ FALLEN_OFF = 79
 """XID of a GPU that has fallen off the bus."""
 
 BACK_SECONDS = 30
-"""Time after XID 79 from which on a measurement shows that the GPU is back: a pass can begin before the XID."""
+"""Time after a loss from which on a measurement shows that the GPU is back: a pass can begin before the loss."""
 
 HOUR_SECONDS, SLOWDOWN_SECONDS = 3600.0, 600.0
 
@@ -129,7 +129,7 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
 def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow, own_from: Column) -> Column:
     """Return the newest reset of each GPU: its own, or that of its machine or driver.
 
-    A GPU that works after it fell off the bus had a reset, also if no agent ran then.
+    A GPU that works after it fell off the bus, was lost or needed a reset had one since, also if no agent ran then.
     """
     of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
     for one in counts:
@@ -146,6 +146,6 @@ def _own_resets(one: EventCount, window: EventWindow, own_from: int, works_at: i
     """Return the times of the resets of a GPU that events of one kind prove."""
     if is_reset(one.kind, one.code):
         return [at for at in window.times(one) if at >= own_from]
-    if one.kind == EventKind.XID and one.code == FALLEN_OFF:
+    if one.kind in LOSS_EVENTS or (one.kind == EventKind.XID and one.code == FALLEN_OFF):
         return [at for at in window.times(one) if own_from <= at <= works_at - BACK_SECONDS * NANOS]
     return []

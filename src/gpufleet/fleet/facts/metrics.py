@@ -118,7 +118,10 @@ RESET_EVENTS = frozenset(
 XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS})
 """Kinds of events from which the XIDs since the last reset follow."""
 
-FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS})
+LOSS_EVENTS = frozenset({EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED})
+"""Kinds of events after which a GPU works only if it was reset."""
+
+FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS, *LOSS_EVENTS})
 """Kinds of events that the facts need: the second argument of `FactStore.event_counts`."""
 
 EVENT_SECONDS = 86400.0
