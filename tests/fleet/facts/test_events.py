@@ -88,7 +88,7 @@ def test_events_of_the_gpu_that_was_in_the_slot_before_do_not_count() -> None:
         for age in (400, 200)
     ]
     found = events_of(events, replaced=(300, None, None))
-    assert (found.xids, found.reset_at.tolist()) == ({0: {79: 1}}, [0, 0, 0])
+    assert (found.xids, found.restarted_at.tolist()) == ({0: {79: 1}}, [0, 0, 0])
     assert (found.slowdowns.tolist(), found.uncorrected.tolist()) == ([1, 0, 0], [2, 0, 0])
     assert events_of(events[::2], replaced=(300, None, None)).fell_off == frozenset()
 
@@ -109,7 +109,13 @@ def test_gpu_that_works_after_a_loss_had_a_reset(loss: tuple[str, int]) -> None:
 def test_reset_of_the_gpu_that_was_in_the_slot_before_does_not_count() -> None:
     events: list[Event] = [("m", "gpu/A", "gpu_recovered", FROM_LOSS, 400), ("m", "gpu/A", "xid", 119, 200)]
     found = events_of(events, replaced=(300, None, None))
-    assert (found.xids, found.reset_at.tolist()) == ({0: {119: 1}}, [0, 0, 0])
+    assert (found.xids, found.restarted_at.tolist()) == ({0: {119: 1}}, [0, 0, 0])
+
+
+def test_counters_can_start_again_before_any_recovery() -> None:
+    """The agent was stopped for the reset: its time is not known, and the recovery from errors proves none."""
+    events: list[Event] = [("m", "gpu/A", "gpu_lost", 0, 900), ("m", "gpu/A", "gpu_recovered", FROM_ERRORS, 100)]
+    assert events_of(events, works=(5, None, None)).restarted_at.tolist() == [NOW - 100 * NANOS, 0, 0]
 
 
 def test_fatal_xids_of_a_machine_count_over_resets() -> None:

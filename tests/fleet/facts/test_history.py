@@ -62,7 +62,7 @@ class History:
                     )
                     for metric in RESET_COUNTERS
                 },
-                reset_at=np.array([(START + reset_second) * NANOS if reset_second else 0]),
+                restarted_at=np.array([(START + reset_second) * NANOS if reset_second else 0]),
                 slow=np.array([slow]),
                 slow_at=np.array([at]),
                 nvlinks=np.array([nvlinks]),

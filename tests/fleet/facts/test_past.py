@@ -1,7 +1,9 @@
 """Late readings: conditions that have passed give findings with their own times, others give none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import pytest
 
 from gpufleet.fleet.facts.past import PAST_METRICS, PAST_RULES, STEP_SECONDS, PastInterval, Points, past_findings
 from gpufleet.fleet.rules.rule import Thresholds
@@ -85,11 +87,13 @@ def event(kind: EventKind, minute: float, view: str | None = GPU, code: int = 0)
     )
 
 
-def of_events(*events: StoredEvent, boots: Iterable[float | None] = ()) -> list[tuple[str, str, TransitionKind, int]]:
-    """Return rule, subject, kind and minute of each transition, for two GPUs."""
+def of_events(
+    *events: StoredEvent, boots: Iterable[float | None] = (), shown: Sequence[str] = ("ok",) * MINUTES
+) -> list[tuple[str, str, TransitionKind, int]]:
+    """Return rule, subject, kind and minute of each transition, for two GPUs; the first has the shown states."""
     points: dict[tuple[str | None, str], list[tuple[int, Value]]] = {}
-    for view in (GPU, OTHER):
-        points |= series(view, "gpu_state", ["ok"] * MINUTES)
+    for view, of_view in ((GPU, shown), (OTHER, ("ok",) * MINUTES)):
+        points |= series(view, "gpu_state", of_view)
     points[None, "host_boot_timestamp_seconds"] = [
         (START + at * STEP, START / NANOS + 60 * one) for at, one in enumerate(boots) if one is not None
     ]
@@ -121,9 +125,16 @@ def test_xid_without_a_reset_is_left_to_the_present() -> None:
     assert of_events(event(EventKind.XID, 9.5, code=119), boots=[-500.0] * MINUTES) == []
 
 
-def test_xid_of_a_lost_gpu_is_a_lost_gpu() -> None:
-    found = of_events(event(EventKind.XID, 9.5, code=79), event(EventKind.DRIVER_LOADED, 20.5, None))
-    assert {(rule, kind) for rule, _, kind, _ in found} >= {("gpu.lost", kind) for kind in ("opened", "closed")}
+@pytest.mark.parametrize("reset", [[event(EventKind.DRIVER_LOADED, 20.5, None)], []])
+def test_xid_of_a_lost_gpu_is_a_lost_gpu_until_it_works(reset: list[StoredEvent]) -> None:
+    """Without an event of its reset, no agent ran then."""
+    xids = [event(EventKind.XID, 9.4, code=119), event(EventKind.XID, 9.5, code=79), event(EventKind.GPU_LOST, 9.6)]
+    found = of_events(*xids, *reset, shown=states(("ok", 10), ("lost", 10), ("ok", MINUTES - 20)))
+    assert {(kind, minute) for rule, _, kind, minute in found if rule == "gpu.lost"} == {
+        (TransitionKind.OPENED, 10),
+        (TransitionKind.CLOSED, 23),
+    }
+    assert {rule for rule, *_ in found} == {"gpu.lost"}
 
 
 def test_machine_without_gpus_has_no_finding() -> None:

@@ -18,9 +18,11 @@ def event(kind: EventKind, hour: float, view: str | None = VIEWS[1], code: int =
     )
 
 
-def hours_with_xids(*events: StoredEvent, boots: tuple[int, ...] = ()) -> dict[int, dict[int, int]]:
+def hours_with_xids(
+    *events: StoredEvent, boots: tuple[int, ...] = (), works: dict[str, list[int]] | None = None
+) -> dict[int, dict[int, int]]:
     """Return the codes of the second GPU by hour; the first must have none."""
-    found = past_xids(VIEWS, range(START, START + 30 * HOUR, HOUR), events, boots)
+    found = past_xids(VIEWS, range(START, START + 30 * HOUR, HOUR), events, boots, works or {})
     assert all(row % 2 == 1 for row in found)
     return {row // 2: dict(codes) for row, codes in found.items()}
 
@@ -53,6 +55,15 @@ def test_recovery_from_an_error_ends_nothing() -> None:
     own = event(EventKind.XID, 2.5, code=119)
     assert max(hours_with_xids(own, event(EventKind.GPU_RECOVERED, 4.5, code=FROM_ERRORS))) == 26
     assert max(hours_with_xids(own, event(EventKind.GPU_RECOVERED, 4.5, code=FROM_LOSS))) == 4
+
+
+def test_gpu_that_works_after_a_loss_had_a_reset() -> None:
+    works = {VIEWS[1]: [START + hour * HOUR for hour in (1, 6, 7)]}
+    xid, lost = event(EventKind.XID, 2.5, code=119), event(EventKind.GPU_LOST, 3.5)
+    assert [*hours_with_xids(xid, lost, works=works)] == [3, 4, 5, 6]
+    assert max(hours_with_xids(xid, works=works)) == 26
+    later = event(EventKind.XID, 4.5, code=31)
+    assert hours_with_xids(xid, lost, later, works=works)[7] == {31: 1}
 
 
 def test_xids_of_unknown_views_count_for_nothing() -> None:

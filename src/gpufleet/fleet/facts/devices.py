@@ -224,7 +224,7 @@ class DeviceFactsBuilder:
             signature=noisy.signature,
             sampled_at=noisy.sampled_at,
             counters={metric: read_counter(readings, metric, numbers) for metric in metrics.RESET_COUNTERS},
-            reset_at=np.zeros(len(hashes), np.int64) if self._events is None else self._events.reset_at,
+            restarted_at=np.zeros(len(hashes), np.int64) if self._events is None else self._events.restarted_at,
             slow=columns["hardware_slowdown"],
             slow_at=readings.at("measured_at", readings.reading(metrics.CLOCK_REASONS)[1]),
             nvlinks=columns["nvlinks_active"],

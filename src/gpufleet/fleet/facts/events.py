@@ -5,19 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, LOSS_EVENTS, is_reset
+from gpufleet.fleet.facts.metrics import BACK_SECONDS, EVENT_SECONDS, FALLEN_OFF, is_loss, is_reset
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.xids import FATAL_ACTIONS
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.readings import EventCount
 from gpufleet.model.time import NANOS
 from gpufleet.model.xid import xid
-
-FALLEN_OFF = 79
-"""XID of a GPU that has fallen off the bus."""
-
-BACK_SECONDS = 30
-"""Time after a loss from which on a measurement shows that the GPU is back: a pass can begin before the loss."""
 
 HOUR_SECONDS, SLOWDOWN_SECONDS = 3600.0, 600.0
 
@@ -31,7 +25,8 @@ class GpuEvents(msgspec.Struct, frozen=True):
         fatal: number of XIDs of each machine that need a reset, a reboot or a repair, within `EVENT_SECONDS`.
         slowdowns: number of starts of slowdowns of each GPU within `SLOWDOWN_SECONDS`.
         uncorrected: number of uncorrected ECC errors of each GPU in the last hour.
-        reset_at: newest reset of each GPU or its driver, nanoseconds since 1970; 0 if there was none.
+        restarted_at: newest event of each GPU or its driver after which its counters can start again, nanoseconds since
+            1970; 0 if there was none. The time of a reset while no agent ran is not known: the recovery counts.
     """
 
     xids: Mapping[int, Mapping[int, int]]
@@ -39,7 +34,7 @@ class GpuEvents(msgspec.Struct, frozen=True):
     fatal: Column
     slowdowns: Column
     uncorrected: Column
-    reset_at: Column
+    restarted_at: Column
 
 
 class EventSubjects(msgspec.Struct, frozen=True):
@@ -105,6 +100,7 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
     reset_at = _resets(counts, subjects, window, own_from)
     xids_from = np.maximum(reset_at + 1, own_from)
     slowdowns, uncorrected = np.zeros(len(reset_at)), np.zeros(len(reset_at))
+    recovered_at = np.zeros(len(reset_at), np.int64)
     fatal = np.zeros(len(subjects.booted_at))
     xids: dict[int, dict[int, int]] = {}
     for one in counts:
@@ -113,7 +109,9 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
             fatal[machine] += window.count(one)
         if gpu is None:
             continue
-        if one.kind == EventKind.XID:
+        if one.kind == EventKind.GPU_RECOVERED:
+            recovered_at[gpu] = max(recovered_at[gpu], *[at for at in window.times(one) if at >= own_from[gpu]], 0)
+        elif one.kind == EventKind.XID:
             number = window.count(one, int(xids_from[gpu]))
             if number:
                 codes = xids.setdefault(gpu, {})
@@ -123,7 +121,7 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
         elif one.kind == EventKind.ECC_UNCORRECTED:
             uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS, int(own_from[gpu]))
     fell_off = frozenset(gpu for gpu, codes in xids.items() if FALLEN_OFF in codes)
-    return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, reset_at)
+    return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, np.maximum(reset_at, recovered_at))
 
 
 def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow, own_from: Column) -> Column:
@@ -146,6 +144,6 @@ def _own_resets(one: EventCount, window: EventWindow, own_from: int, works_at: i
     """Return the times of the resets of a GPU that events of one kind prove."""
     if is_reset(one.kind, one.code):
         return [at for at in window.times(one) if at >= own_from]
-    if one.kind in LOSS_EVENTS or (one.kind == EventKind.XID and one.code == FALLEN_OFF):
+    if is_loss(one.kind, one.code):
         return [at for at in window.times(one) if own_from <= at <= works_at - BACK_SECONDS * NANOS]
     return []

@@ -47,7 +47,7 @@ class GpuObservation(msgspec.Struct, frozen=True, kw_only=True):
         signature: hash of their values.
         sampled_at: measurement of the oldest of them, nanoseconds since 1970 by the machine's clock.
         counters: values of `RESET_COUNTERS` by metric.
-        reset_at: newest reset, nanoseconds since 1970; 0 if there was none.
+        restarted_at: newest event after which its counters can start again, nanoseconds since 1970; 0 without one.
         slow: whether the hardware slows it down, NaN if unknown.
         slow_at: measurement of that.
         nvlinks: active NVLinks, NaN if unknown.
@@ -63,7 +63,7 @@ class GpuObservation(msgspec.Struct, frozen=True, kw_only=True):
     signature: Column
     sampled_at: Column
     counters: dict[str, CounterReading]
-    reset_at: Column
+    restarted_at: Column
     slow: Column
     slow_at: Column
     nvlinks: Column
@@ -184,7 +184,7 @@ class GpuMemory:
         subjects.sums["restarts"].add(rows, restarted)
         further = np.maximum(0, subjects.sums["restarts"].sums(rows) - 1)
         resets = subjects.certain(subjects.sums["resets"].sums(rows) + further, rows)
-        is_reset = seen.reset_at > seen.now - int(1.1 * HOUR_SECONDS * NANOS)
+        is_reset = seen.restarted_at > seen.now - int(1.1 * HOUR_SECONDS * NANOS)
         resets = np.where(is_reset & ~np.isnan(resets), 0, resets)
         has_errors = ~np.isnan(seen.counters[UNCORRECTED].value)
         return {

@@ -115,13 +115,10 @@ RESET_EVENTS = frozenset(
 )
 """Kinds of events after which earlier XIDs of a GPU are no longer its state; see `is_reset`."""
 
-XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS})
+XID_EVENTS = frozenset({EventKind.XID, EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED, *RESET_EVENTS})
 """Kinds of events from which the XIDs since the last reset follow."""
 
-LOSS_EVENTS = frozenset({EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED})
-"""Kinds of events after which a GPU works only if it was reset."""
-
-FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS, *LOSS_EVENTS})
+FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS})
 """Kinds of events that the facts need: the second argument of `FactStore.event_counts`."""
 
 EVENT_SECONDS = 86400.0
@@ -134,6 +131,18 @@ def is_reset(kind: str, code: int) -> bool:
     A recovery from errors alone does not: after a call that failed, a GPU can answer again without a reset.
     """
     return kind in RESET_EVENTS and (kind != EventKind.GPU_RECOVERED or code == FROM_LOSS)
+
+
+FALLEN_OFF = 79
+"""XID of a GPU that has fallen off the bus."""
+
+BACK_SECONDS = 30
+"""Time after a loss from which on an `ok` shows that the GPU is back: a pass can begin before the loss."""
+
+
+def is_loss(kind: str, code: int) -> bool:
+    """Return whether a GPU works only if it was reset after such an event."""
+    return kind in {EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED} or (kind, code) == (EventKind.XID, FALLEN_OFF)
 
 
 MISSING: Mapping[RuleScope, Mapping[str, str]] = {RuleScope.MACHINE: {}, RuleScope.DEVICE: {}}

@@ -12,7 +12,6 @@ import numpy as np
 
 from gpufleet.fleet.facts import metrics
 from gpufleet.fleet.facts.conditions import fault_columns, state_columns
-from gpufleet.fleet.facts.events import FALLEN_OFF
 from gpufleet.fleet.facts.holders import GPU_PREFIX
 from gpufleet.fleet.facts.past_xids import past_xids
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
@@ -23,6 +22,7 @@ from gpufleet.fleet.rules.table import RULES
 from gpufleet.fleet.rules.tracker import Findings
 from gpufleet.fleet.rules.xids import COLUMN_OF_ACTION, XidFacts
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.device_state import OK
 from gpufleet.model.finding import RuleScope
 from gpufleet.model.reading import Value
 from gpufleet.model.status import LANE_SECONDS, MISSED_PASSES
@@ -105,6 +105,11 @@ class PastReadings:
         """Return the times of the machine's boots, nanoseconds since 1970."""
         return {int(float(value) * NANOS) for _, value in self._points.get((None, metrics.BOOTED_AT), ())}
 
+    def works(self) -> dict[str, list[int]]:
+        """Return the starts of the steps in which each GPU was `ok`, ascending, by view key."""
+        states = {view: self._points.get((view, metrics.STATE), ()) for view in self.views}
+        return {view: [at for at, value in points if value == OK] for view, points in states.items()}
+
     def value(self, metric: str) -> Column:
         """Return the value of each row, NaN for none."""
         cells = np.full((self.steps, len(self.views)), np.nan)
@@ -146,10 +151,10 @@ def past_findings(
     if not readings.views:
         return []
     keys = [f"{interval.cluster}/{interval.machine}/{view}" for view in readings.views]
-    counts = past_xids(readings.views, readings.times, events, readings.boots())
+    counts = past_xids(readings.views, readings.times, events, readings.boots(), readings.works())
     xids = XidFacts(counts, np.ones(readings.steps * len(keys), bool))
     columns = _columns(readings) | xids.columns
-    columns["lost"][[row for row, codes in counts.items() if FALLEN_OFF in codes]] = 1
+    columns["lost"][[row for row, codes in counts.items() if metrics.FALLEN_OFF in codes]] = 1
     table = FactTable(
         RuleScope.DEVICE,
         range(readings.steps * len(keys)),  # type: ignore[arg-type]

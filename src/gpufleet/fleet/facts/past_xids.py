@@ -3,8 +3,9 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
-from gpufleet.fleet.facts.metrics import EVENT_SECONDS, is_reset
+from gpufleet.fleet.facts.metrics import BACK_SECONDS, EVENT_SECONDS, is_loss, is_reset
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
@@ -14,7 +15,11 @@ XidCounts = Mapping[int, Mapping[int, int]]
 
 
 def past_xids(
-    views: Sequence[str], steps: Sequence[int], events: Iterable[StoredEvent], boots: Iterable[int]
+    views: Sequence[str],
+    steps: Sequence[int],
+    events: Iterable[StoredEvent],
+    boots: Iterable[int],
+    works: Mapping[str, Sequence[int]],
 ) -> XidCounts:
     """Return the XIDs since the last reset, within 24 h, of each row with some.
 
@@ -23,27 +28,43 @@ def past_xids(
         steps: time of each step, nanoseconds since 1970. Only earlier events count.
         events: events of the machine, of the kinds `XID_EVENTS`.
         boots: times of boots of the machine, nanoseconds since 1970.
+        works: view key to the times at which the GPU was `ok`, ascending. A GPU that works after a loss had a reset.
     """
     every = sorted(events, key=lambda one: one.at)
     of_machine = [*boots, *(one.at for one in every if is_reset(one.kind, one.code) and one.view is None)]
     counts: dict[int, Mapping[int, int]] = {}
     for place, view in enumerate(views):
         own = [one for one in every if one.view == view]
-        resets = sorted([*of_machine, *(one.at for one in own if is_reset(one.kind, one.code))])
+        ends = [(at, at) for at in (*of_machine, *(one.at for one in own if is_reset(one.kind, one.code)))]
+        losses = [one.at for one in own if is_loss(one.kind, one.code)]
+        ends += [(back, at) for at in losses if (back := _next(works.get(view, ()), at + BACK_SECONDS * NANOS))]
         xids = [one for one in own if one.kind == EventKind.XID]
-        for step, codes in _codes_at(steps, xids, resets):
+        for step, codes in _codes_at(steps, xids, sorted(ends)):
             counts[step * len(views) + place] = codes
     return counts
 
 
+def _next(times: Sequence[int], at: int) -> int | None:
+    """Return the first of ascending times from an instant on."""
+    place = bisect_left(times, at)
+    return times[place] if place < len(times) else None
+
+
 def _codes_at(
-    steps: Sequence[int], xids: Sequence[StoredEvent], resets: Sequence[int]
+    steps: Sequence[int], xids: Sequence[StoredEvent], ends: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, Mapping[int, int]]]:
-    """Yield the number of each step with XIDs, and their codes. `xids` and `resets` are in order of time."""
+    """Yield the number of each step with XIDs, and their codes.
+
+    Args:
+        steps: their times.
+        xids: in order of time.
+        ends: from when on XIDs are over, and the time up to which they are, in order.
+    """
     times = [one.at for one in xids]
+    known, until = [at for at, _ in ends], list(accumulate((at for _, at in ends), max))
     for number, now in enumerate(steps if xids else ()):
-        reset = bisect_left(resets, now)
-        since = max(now - int(EVENT_SECONDS * NANOS), resets[reset - 1] if reset else 0)
+        end = bisect_left(known, now)
+        since = max(now - int(EVENT_SECONDS * NANOS), until[end - 1] if end else 0)
         codes = Counter(one.code for one in xids[bisect_right(times, since) : bisect_left(times, now)])
         if codes:
             yield number, codes
