@@ -99,7 +99,6 @@ class DeviceStates:
         before, failed = self._states.get(key, OK), self._failed.get(key)
         self._record(key, state)
         kinds: list[EventKind] = []
-        code = 0
         if before != state and HUNG in (before, state):
             kinds.append(EventKind.HANG_STARTED if state == HUNG else EventKind.HANG_ENDED)
         kind = FAILURE_OF_STATE.get(state)
@@ -112,15 +111,10 @@ class DeviceStates:
         elif state == OK and failed is not None:
             del self._failed[key]
             kinds.append(EventKind.GPU_RECOVERED)
-            code = recovery_code(failed.kind)
+        code = 0 if failed is None else recovery_code(failed.kind)
+        codes = {EventKind.GPU_RECOVERED: code}
         return [
-            Event(
-                view=view,
-                kind=kind,
-                code=code if kind is EventKind.GPU_RECOVERED else 0,
-                at=at,
-                attributes=self._attributes(kind, call),
-            )
+            Event(view=view, kind=kind, code=codes.get(kind, 0), at=at, attributes=self._attributes(kind, call))
             for kind in kinds
         ]
 

@@ -73,9 +73,9 @@ class DeviceFailures:
     def recover(self, event: Event) -> list[Event]:
         """Record the recovery that a reader observed; return the events of the device's recovery, if it is complete.
 
-        The events have one time, that of the last recovery, and one code, by the failures since the agent's start: when
-        a device that was lost before was reset is not known. A reader that stopped while the device failed can observe
-        the recovery once more after it was complete: this is no event.
+        The events have one time, that of the last recovery. Only failures since the agent's start count for their code:
+        the time of an earlier reset is not known. A reader that stopped while the device failed can observe the
+        recovery once more after it was complete: this is no event.
         """
         if event.view is not None:
             self.name(event.view)
@@ -150,7 +150,7 @@ class DeviceFailures:
 
 
 def _worse(kind: EventKind, before: EventKind | None) -> EventKind:
-    """Return the failure that more is known by: a loss or a required reset, else the one before."""
+    """Return the worse failure: a loss or a required reset is worse than an error. Of equal ones, the one before."""
     return kind if before is None or recovery_code(kind) > recovery_code(before) else before
 
 

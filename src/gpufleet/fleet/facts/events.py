@@ -82,9 +82,9 @@ class EventWindow:
         """Return the number of events of the last seconds, and not before `start`."""
         return self.count(one, max(start, self.now - int(seconds * NANOS)))
 
-    def times(self, one: EventCount) -> list[int]:
-        """Return the times of the events."""
-        return [at for at in one.at if at <= self._latest]
+    def times(self, one: EventCount, start: int = 0) -> list[int]:
+        """Return the times of the events since `start`."""
+        return [at for at in one.at if start <= at <= self._latest]
 
 
 def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) -> GpuEvents:
@@ -110,7 +110,7 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
         if gpu is None:
             continue
         if one.kind == EventKind.GPU_RECOVERED:
-            recovered_at[gpu] = max(recovered_at[gpu], *[at for at in window.times(one) if at >= own_from[gpu]], 0)
+            recovered_at[gpu] = max(recovered_at[gpu], *window.times(one, int(own_from[gpu])), 0)
         elif one.kind == EventKind.XID:
             number = window.count(one, int(xids_from[gpu]))
             if number:
@@ -143,7 +143,7 @@ def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: Event
 def _own_resets(one: EventCount, window: EventWindow, own_from: int, works_at: int) -> list[int]:
     """Return the times of the resets of a GPU that events of one kind prove."""
     if is_reset(one.kind, one.code):
-        return [at for at in window.times(one) if at >= own_from]
+        return window.times(one, own_from)
     if is_loss(one.kind, one.code):
-        return [at for at in window.times(one) if own_from <= at <= works_at - BACK_SECONDS * NANOS]
+        return [at for at in window.times(one, own_from) if at <= works_at - BACK_SECONDS * NANOS]
     return []

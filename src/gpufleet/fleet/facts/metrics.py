@@ -115,7 +115,16 @@ RESET_EVENTS = frozenset(
 )
 """Kinds of events after which earlier XIDs of a GPU are no longer its state; see `is_reset`."""
 
-XID_EVENTS = frozenset({EventKind.XID, EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED, *RESET_EVENTS})
+LOSS_EVENTS = frozenset({EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED})
+"""Kinds of events after which a GPU works only if it was reset; see `is_loss`."""
+
+FALLEN_OFF = 79
+"""XID of a GPU that has fallen off the bus."""
+
+BACK_SECONDS = 30
+"""Time after a loss from which on an `ok` shows that the GPU is back: a pass can begin before the loss."""
+
+XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS, *LOSS_EVENTS})
 """Kinds of events from which the XIDs since the last reset follow."""
 
 FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS})
@@ -133,16 +142,9 @@ def is_reset(kind: str, code: int) -> bool:
     return kind in RESET_EVENTS and (kind != EventKind.GPU_RECOVERED or code == FROM_LOSS)
 
 
-FALLEN_OFF = 79
-"""XID of a GPU that has fallen off the bus."""
-
-BACK_SECONDS = 30
-"""Time after a loss from which on an `ok` shows that the GPU is back: a pass can begin before the loss."""
-
-
 def is_loss(kind: str, code: int) -> bool:
     """Return whether a GPU works only if it was reset after such an event."""
-    return kind in {EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED} or (kind, code) == (EventKind.XID, FALLEN_OFF)
+    return kind in LOSS_EVENTS or (kind, code) == (EventKind.XID, FALLEN_OFF)
 
 
 MISSING: Mapping[RuleScope, Mapping[str, str]] = {RuleScope.MACHINE: {}, RuleScope.DEVICE: {}}
