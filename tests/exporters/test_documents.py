@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpufleet.exporters.csv import COLUMNS, CsvExporter
-from gpufleet.exporters.display import bytes_text, hertz_text, percent_text, seconds_text, value_text
+from gpufleet.exporters.display import bytes_text, event_name, hertz_text, percent_text, seconds_text, value_text
 from gpufleet.exporters.json import JsonExporter
 from gpufleet.exporters.table import TableExporter
 from gpufleet.model.absence import Reason
@@ -147,3 +147,16 @@ def test_table_lists_processes_by_memory() -> None:
     shown = re.findall(r"^ *(\d+) +(\d+) +train +compute +(\d+ GiB) ", screen, re.MULTILINE)
     assert shown == [(str(first.index), str(100 + number), f"{9 + number} GiB") for number in range(8, 0, -1)]
     assert "and 2 more" in screen
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "name"),
+    [
+        ("xid", 79, "xid 79"),
+        ("gpu_lost", 0, "gpu_lost"),
+        ("gpu_recovered", 0, "gpu_recovered"),
+        ("gpu_recovered", 1, "gpu_recovered (reset)"),
+    ],
+)
+def test_code_of_a_recovery_is_shown_as_its_meaning(kind: str, code: int, name: str) -> None:
+    assert event_name(kind, code) == name

@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
+from gpufleet.fleet.device_events import FROM_LOSS
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.device_state import (
@@ -17,6 +18,7 @@ from gpufleet.model.device_state import (
     is_failure,
     state_of_instance,
 )
+from gpufleet.model.event import EventKind
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
 from gpufleet.model.reading import Value, dim_value_of, value_of
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest
@@ -93,6 +95,13 @@ def value_text(metric: str, value: float | str) -> str:
 
 
 _SHOWN_SEPARATELY = frozenset({"name", "class", "action", "log_seq"})
+
+
+def event_name(kind: str, code: int) -> str:
+    """Format the kind of an event with its code; the code of a recovery as its meaning: it looks like an XID."""
+    if kind == EventKind.GPU_RECOVERED:
+        return f"{kind} (reset)" if code == FROM_LOSS else kind
+    return f"{kind} {code}" if code else kind
 
 
 def event_text(attributes: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ from gpufleet.cli.query.request import (
 )
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.cli.times import time_parameter
-from gpufleet.exporters.display import event_text
+from gpufleet.exporters.display import event_name, event_text
 from gpufleet.model.api.answer import EventsAnswer
 from gpufleet.model.event import EventReport
 
@@ -102,7 +102,7 @@ def events_tables(found: EventsAnswer) -> Parts:
             time_cell(one.at),
             one.node or one.machine,
             device_cell(one.device, one.node or one.machine) if one.device else "machine",
-            Cell(f"{one.kind} {one.code}" if one.code else one.kind, key=one.code),
+            Cell(event_name(one.kind, one.code), key=one.code),
             event_text(one.attributes),
         )
         for one in found.events
@@ -117,7 +117,7 @@ def event_report_tables(found: Sequence[EventReport]) -> Parts:
         (
             time_cell(one.at),
             Cell(short_id(one.uuid), full=one.uuid) if one.uuid else one.pci_address or "machine",
-            f"{one.kind} {one.code}" if one.code else one.kind,
+            event_name(one.kind, one.code),
             event_text(one.attributes),
         )
         for one in found

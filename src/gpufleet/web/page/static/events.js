@@ -6,9 +6,10 @@ import { secondsText, timeText } from "./format.js";
 /** Attributes that are in the first columns, or of no use to people. */
 const APART = new Set(["name", "log_seq"]);
 
-/** Return a short text of an event: kind, code and name. */
+/** Return a short text of an event: kind, code and name. The code of a recovery is shown as its meaning. */
 export function eventText(event) {
-  return [event.kind, event.code ? String(event.code) : "", event.attributes?.name ?? ""].filter(Boolean).join(" ");
+  const code = event.kind === "gpu_recovered" ? "(reset)" : String(event.code);
+  return [event.kind, event.code ? code : "", event.attributes?.name ?? ""].filter(Boolean).join(" ");
 }
 
 /** Create the table of a page of events, newest first. */
