@@ -1,6 +1,7 @@
 """Agent as a real process: the real NVML binding on a fake driver, real sockets and signals."""
 
 import asyncio
+import datetime as dt
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.model.time import NANOS, to_ns
 from tests.fakes.hub import FakeHub
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
@@ -109,6 +111,24 @@ def test_agent_is_light_and_stops_cleanly_with_its_child(agent: RunningAgent, st
     lines = [json.loads(line) for line in agent.process.log.read_text().splitlines()]
     assert [line["level"] for line in lines if line["level"] != "info"] == []
     assert lines[-1]["message"] == "agent is stopping"
+
+
+def test_agent_that_stops_saves_the_time_of_its_last_reading_of_the_driver(tmp_path: Path, agent: RunningAgent) -> None:
+    """After the next start, a reload of the driver in the meantime is known to be later than that."""
+
+    def saved_at() -> int:
+        return int(json.loads((tmp_path / "state/agent/events.json").read_bytes())["session_at"])
+
+    wait_until((tmp_path / "state/agent/events.json").exists, what="the first saved event")
+    before = saved_at()
+
+    def is_read_again() -> bool:
+        read_at = agent.snapshot()["host"]["readings"]["nvidia_driver_state"]["measured_at"]
+        return to_ns(dt.datetime.fromisoformat(read_at)) > before + NANOS
+
+    wait_until(is_read_again, what="another pass")
+    assert agent.process.stop(10) == 0
+    assert saved_at() > before + NANOS
 
 
 def resident_kib(pid: int) -> int:

@@ -155,8 +155,10 @@ def test_table_lists_processes_by_memory() -> None:
         ("xid", 79, "xid 79"),
         ("gpu_lost", 0, "gpu_lost"),
         ("gpu_recovered", 0, "gpu_recovered"),
-        ("gpu_recovered", 1, "gpu_recovered (reset)"),
+        ("gpu_recovered", 40, "gpu_recovered (reset)"),
+        ("gpu_reset", 40, "gpu_reset"),
+        ("driver_reloaded", 40, "driver_reloaded"),
     ],
 )
-def test_code_of_a_recovery_is_shown_as_its_meaning(kind: str, code: int, name: str) -> None:
+def test_code_of_a_reset_is_shown_as_its_meaning(kind: str, code: int, name: str) -> None:
     assert event_name(kind, code) == name

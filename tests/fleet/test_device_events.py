@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS, MAX_DEVICES, DeviceStates
+from gpufleet.fleet.device_events import MAX_DEVICES, DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
@@ -159,19 +160,20 @@ def test_readings_of_another_reader_prove_no_recovery() -> None:
 @pytest.mark.parametrize(
     ("failures", "code"),
     [
-        (("error",), FROM_ERRORS),
-        (("unreadable", "error"), FROM_ERRORS),
-        (("lost",), FROM_LOSS),
-        (("lost", "error"), FROM_LOSS),
-        (("error", "reset_required", "unreadable"), FROM_LOSS),
+        (("error",), 0),
+        (("unreadable", "error"), 0),
+        (("lost",), 60),
+        (("lost", "lost"), 60),
+        (("lost", "error"), 60),
+        (("error", "reset_required", "unreadable", "hung"), 60),
     ],
 )
-def test_recovery_names_what_it_ends(failures: Sequence[str], code: int) -> None:
-    """After errors alone, a GPU can work again without a reset."""
-    states = DeviceStates("x")
-    for state in failures:
-        states.change_by_samples([sample(GPU, state)])
-    (recovered,) = states.change_by_samples([sample(GPU, "ok")])
+def test_recovery_names_the_time_since_it_last_failed(failures: Sequence[str], code: int) -> None:
+    """The reset was within it. After errors alone, a GPU can work again without a reset."""
+    states, minutes = DeviceStates("x"), range(60 * NANOS, 600 * NANOS, 60 * NANOS)
+    for at, state in zip(minutes, failures, strict=False):
+        states.change_by_samples([sample(GPU, state, at)])
+    *_, recovered = states.change_by_samples([sample(GPU, "ok", minutes[len(failures)])])
     assert (recovered.kind, recovered.code) == ("gpu_recovered", code)
 
 

@@ -175,7 +175,7 @@ class Agent:
         finally:
             self._settle(everything=True)
             await self._flush()
-            await self._save_events()
+            await self._save_events(is_last=True)
 
     async def _flush(self) -> None:
         """Post every queue concurrently."""
@@ -233,12 +233,12 @@ class Agent:
             if self._delivery is None:
                 await self._save_events()
 
-    async def _save_events(self) -> None:
-        """Save the emitted events; with a hub, only after they are in the spool."""
+    async def _save_events(self, *, is_last: bool = False) -> None:
+        """Save the emitted events if there are new ones or the agent stops; with a hub, after they are in the spool."""
         if self._keeper is None:
             return
         saved = self._timeline.state_to_save(self._state)
-        if saved != self._saved:
+        if is_last or saved.differs(self._saved):
             self._saved = copy.deepcopy(saved)
             await asyncio.to_thread(self._keeper.save, self._saved)
 

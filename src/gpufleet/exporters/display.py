@@ -3,7 +3,7 @@
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
-from gpufleet.fleet.device_events import FROM_LOSS
+from gpufleet.fleet.device_events import RESET_EVENTS
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.device_state import (
@@ -98,9 +98,9 @@ _SHOWN_SEPARATELY = frozenset({"name", "class", "action", "log_seq"})
 
 
 def event_name(kind: str, code: int) -> str:
-    """Format the kind of an event with its code; the code of a recovery as its meaning: it looks like an XID."""
-    if kind == EventKind.GPU_RECOVERED:
-        return f"{kind} (reset)" if code == FROM_LOSS else kind
+    """Format the kind of an event with its code; the code of a reset as its meaning: it looks like an XID."""
+    if kind in RESET_EVENTS:
+        return f"{kind} (reset)" if code and kind == EventKind.GPU_RECOVERED else kind
     return f"{kind} {code}" if code else kind
 
 

@@ -46,20 +46,41 @@ LASTING_NS = 3600 * NANOS
 FAILURES = frozenset(FAILURE_OF_STATE.values())
 """Kinds of events that begin a failure. `gpu_recovered` ends it."""
 
-FROM_ERRORS, FROM_LOSS = 0, 1
-"""Codes of `gpu_recovered`: the end of mere errors, and that of a loss or a required reset, which proves a reset."""
+LOSS_EVENTS = frozenset({EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED})
+"""Kinds of failures after which a device works only if it was reset. It can recover from errors without a reset."""
+
+RESET_EVENTS = frozenset({EventKind.GPU_RECOVERED, EventKind.GPU_RESET, EventKind.DRIVER_RELOADED})
+"""Kinds of events with the code of a reset."""
 
 
-def recovery_code(failure: EventKind) -> int:
-    """Return the code of the event that ends a failure of this kind."""
-    return FROM_ERRORS if failure is EventKind.GPU_FAILED else FROM_LOSS
+def reset_code(since: int, at: int) -> int:
+    """Return the code of an event that shows a reset: the greatest possible age of the reset in seconds, at least 1.
+
+    Args:
+        since: last measurement from before the reset, nanoseconds since 1970; 0 if there is none: no reset is proven,
+            and the code is 0.
+        at: time of the event, nanoseconds since 1970.
+    """
+    return max(1, (at - since) // NANOS) if since else 0
+
+
+def recovery_code(failure: EventKind, failed_at: int, at: int) -> int:
+    """Return the code of a recovery from a failure of this kind at its worst, last observed at `failed_at`."""
+    return reset_code(failed_at, at) if failure in LOSS_EVENTS else 0
 
 
 class _OpenFailure(NamedTuple):
-    """Failure of a device since it was last ok, and the reader that reported it last."""
+    """Failure of a device since it was last ok.
+
+    Attributes:
+        kind: the worst one.
+        reader: the reader that reported it last.
+        at: last pass in which the device did not work, nanoseconds since 1970.
+    """
 
     kind: EventKind
     reader: str
+    at: int
 
 
 class DeviceStates:
@@ -107,12 +128,13 @@ class DeviceStates:
                 kinds.append(kind)
             else:
                 kind = failed.kind
-            self._failed[key] = _OpenFailure(kind, reader)
+            self._failed[key] = _OpenFailure(kind, reader, at)
         elif state == OK and failed is not None:
             del self._failed[key]
             kinds.append(EventKind.GPU_RECOVERED)
-        code = 0 if failed is None else recovery_code(failed.kind)
-        codes = {EventKind.GPU_RECOVERED: code}
+        elif failed is not None:
+            self._failed[key] = failed._replace(at=at)
+        codes = {EventKind.GPU_RECOVERED: 0 if failed is None else recovery_code(failed.kind, failed.at, at)}
         return [
             Event(view=view, kind=kind, code=codes.get(kind, 0), at=at, attributes=self._attributes(kind, call))
             for kind in kinds

@@ -131,6 +131,7 @@ class EventKindRow(NamedTuple):
 _K = EventKind
 _PARTS = ("gpu_instance", "compute_instance")
 _STATE = "every reader of GPUs"
+_RESET_CODE = "greatest possible age of the reset, in seconds; 0 if no reset is proven"
 _LOG, _NVML, _READINGS, _BUS = "kernel log", "NVML", "change of readings", "change of the PCI bus"
 
 EVENT_KINDS: dict[str, EventKindRow] = {
@@ -149,17 +150,18 @@ EVENT_KINDS: dict[str, EventKindRow] = {
         EventKindRow(_K.GPU_FAILED, "Core readings of the GPU fail, or no reading has a value", "",
                 ("sources", "call"), _STATE),
         EventKindRow(_K.GPU_RECOVERED, "A GPU that failed, was lost or needed a reset answers again",
-                "1 if it was observed to be lost or to need a reset before, else 0",
+                _RESET_CODE,
                 ("sources",), _STATE),
         EventKindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
-        EventKindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", "", ("evidence",), _READINGS),
+        EventKindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", _RESET_CODE, ("evidence",),
+                _READINGS),
         EventKindRow(_K.VGPU_FAILED, "The vGPU manager reported a failure of an instance", "", ("instance", "message"),
                 _LOG),
         EventKindRow(_K.HANG_STARTED, "A driver call about the GPU does not return", "", ("call",), _NVML),
         EventKindRow(_K.HANG_ENDED, "The driver call returned", "", ("call",), _NVML),
         EventKindRow(_K.DRIVER_LOADED, "The kernel loaded the driver", "", ("version",), _LOG),
-        EventKindRow(_K.DRIVER_RELOADED, "The driver was reloaded: its counters start again", "", ("version",),
-                _READINGS),
+        EventKindRow(_K.DRIVER_RELOADED, "The driver was reloaded: its counters start again", _RESET_CODE,
+                ("version",), _READINGS),
         EventKindRow(_K.DRIVER_UPGRADED, "The version of the driver changed", "", ("from", "to"), _READINGS),
         EventKindRow(_K.DRIVER_MISMATCH, "Library and kernel driver have different versions", "", ("message",),
                 f"{_LOG}, {_READINGS}"),

@@ -16,8 +16,8 @@ def sample(values: dict[str, Value | Absent], at: int = 0, session: int = 1) -> 
     return Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=at, values=values, driver_session=session)
 
 
-def machine(values: dict[str, Value | Absent], session: int = 1) -> Sample:
-    return Sample(view=None, reader="nvml", lane=Lane.FAST, measured_at=5, values=values, driver_session=session)
+def machine(values: dict[str, Value | Absent], session: int = 1, at: int = 5 * SECOND) -> Sample:
+    return Sample(view=None, reader="nvml", lane=Lane.FAST, measured_at=at, values=values, driver_session=session)
 
 
 def summaries(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
@@ -37,7 +37,7 @@ def summaries(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
         ),
         (
             "gpu_energy_joules_total", 500.0, 3.0,
-            ("gpu_reset", 0, {"evidence": "the energy counter restarted"}),
+            ("gpu_reset", 10, {"evidence": "the energy counter restarted"}),
         ),
     ],
 )  # fmt: skip
@@ -45,10 +45,10 @@ def test_change_is_reported_once_and_first_sample_is_no_change(
     metric: str, before: Value, after: Value, expected: tuple[str, int, dict[str, str]]
 ) -> None:
     changes = ChangeDetector()
-    assert changes.of_device(sample({metric: before})) == []
-    assert changes.of_device(sample({metric: Absent(Reason.TIMEOUT)})) == []
-    assert summaries(changes.of_device(sample({metric: after}))) == [expected]
-    assert changes.of_device(sample({metric: after})) == []
+    assert changes.of_device(sample({metric: before}, at=5 * SECOND)) == []
+    assert changes.of_device(sample({metric: Absent(Reason.TIMEOUT)}, at=10 * SECOND)) == []
+    assert summaries(changes.of_device(sample({metric: after}, at=15 * SECOND))) == [expected]
+    assert changes.of_device(sample({metric: after}, at=20 * SECOND)) == []
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,24 @@ def test_driver_failure_upgrade_and_reload_are_events() -> None:
     assert changes.of_machine(machine({"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"})) == []
     gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0))
     assert summaries(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
-    back = changes.of_machine(machine({"nvidia_driver_state": "ok", "nvidia_driver_version": "580.2"}, session=2))
+    works: dict[str, Value | Absent] = {"nvidia_driver_state": "ok", "nvidia_driver_version": "580.2"}
+    back = changes.of_machine(machine(works, session=2, at=15 * SECOND))
     assert summaries(back) == [
         ("driver_upgraded", 0, {"from": "570.1", "to": "580.2"}),
-        ("driver_reloaded", 0, {"version": "580.2"}),
+        ("driver_reloaded", 10, {"version": "580.2"}),
         ("driver_works", 0, {"before": "no_driver"}),
     ]
     mismatch = changes.of_machine(machine({"nvidia_driver_state": "mismatch"}, session=0))
     assert [event.kind for event in mismatch] == ["driver_mismatch"]
+
+
+@pytest.mark.parametrize(("read_at", "code"), [(100 * SECOND, 600), (0, 0)])
+def test_reload_before_the_start_was_after_the_last_reading(read_at: int, code: int) -> None:
+    """Without the time of that reading, the event does not show when the driver was reloaded."""
+    changes = ChangeDetector(driver="570.1", session=1, session_at=read_at)
+    values: dict[str, Value | Absent] = {"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"}
+    reloaded = changes.of_machine(machine(values, session=2, at=700 * SECOND))
+    assert summaries(reloaded) == [("driver_reloaded", code, {"version": "570.1"})]
 
 
 def test_added_removed_and_rebound_gpus_are_events() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gpufleet.agent.events.timeline import Timeline
-from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS, DeviceStates
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.reading import Round
@@ -131,18 +131,31 @@ def test_error_beside_a_loss_is_no_event() -> None:
     assert machine.read(10, dcgm="lost", nvml="ok") == []
     assert machine.read(10, dcgm="lost", nvml="error") == []
     assert machine.read(10, dcgm="ok", nvml="ok") == [("gpu_recovered", "dcgm,nvml")]
-    assert [event.code for event in machine.newest] == [FROM_LOSS]
+    assert [event.code for event in machine.newest] == [10], "seconds since the last pass in which it was lost"
 
 
-@pytest.mark.parametrize(("ago", "code"), [(0, FROM_LOSS), (1800, FROM_ERRORS)])
-@pytest.mark.parametrize("state", ["ok", "error"])
-def test_recovery_from_a_loss_before_the_start_proves_no_reset_now(state: str, ago: float, code: int) -> None:
-    """The kernel log has it. The GPU was reset at an unknown time since."""
+@pytest.mark.parametrize("ago", [0, 1800])
+@pytest.mark.parametrize(("state", "seconds"), [("ok", None), ("error", 10), ("hung", 20)])
+def test_reset_was_at_some_time_after_a_loss_in_the_kernel_log(state: str, seconds: int | None, ago: int) -> None:
     machine = Failing()
     machine.log_loss(ago=ago)
     machine.read(20, dcgm="ok", nvml=state)
-    machine.read(10, nvml="ok")
-    assert [(event.kind, event.code) for event in machine.newest] == [("gpu_recovered", code)]
+    codes: list[int] = []
+    for _ in range(2):
+        machine.read(10, nvml="ok")
+        codes += [event.code for event in machine.newest if event.kind == "gpu_recovered"]
+    assert codes == [seconds or ago + 30]
+
+
+@pytest.mark.parametrize(("failure", "code"), [("lost", 600), ("reset_required", 600), ("error", 0)])
+@pytest.mark.parametrize("last", ["lost", "hung"])
+def test_reset_was_at_some_time_after_the_last_pass_without_an_answer(failure: str, code: int, last: str) -> None:
+    """An operator released the GPUs for 10 min to reset one."""
+    machine = Failing()
+    machine.read(10, nvml=failure)
+    machine.read(10, nvml=failure if last == "lost" else last)
+    machine.read(600, nvml="ok")
+    assert [event.code for event in machine.newest if event.kind == "gpu_recovered"] == [code]
 
 
 def test_loss_by_the_address_counts_for_the_gpu_that_is_named_with_an_error() -> None:
@@ -153,7 +166,7 @@ def test_loss_by_the_address_counts_for_the_gpu_that_is_named_with_an_error() ->
     machine.gpu = named
     machine.read(10, nvml="error")
     machine.read(10, nvml="ok")
-    assert [(event.kind, event.code) for event in machine.newest] == [("gpu_recovered", FROM_LOSS)]
+    assert [(event.kind, event.code) for event in machine.newest] == [("gpu_recovered", 10)]
 
 
 def test_worse_failure_of_another_reader_is_an_event() -> None:

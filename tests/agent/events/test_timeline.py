@@ -230,6 +230,30 @@ def test_loss_before_a_restart_is_not_repeated(boot: str, repeated: list[str], u
     assert found == [repeated, ["gpu_recovered"], ["gpu_lost"]]
 
 
+@pytest.mark.parametrize("uuid", [None, gpu(0).uuid])
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_reset_between_two_agents_was_after_the_last_pass_with_the_loss(boot: str, uuid: str | None) -> None:
+    """An operator stopped the agent for 300 s to reset a GPU that had been lost for 120 s."""
+    first = Machine()
+    view = msgspec.structs.replace(gpu(0), uuid=uuid)
+    lost = Event(view=view, kind="gpu_lost", at=first.clock.now_ns(), attributes={"sources": "nvml"})
+    for seconds, events in (0, (lost,)), (120, ()):
+        first.clock.advance(seconds)
+        sample = first.sample("nvml", Lane.FAST, view, {"gpu_state": "lost"})
+        outcome = first.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=events))
+        first.state.apply(first.timeline.take(outcome, first.state))
+        first.emit_pending()
+    saved = first.timeline.state_to_save(first.state)
+    saved = Timeline(first.clock, boot=boot, saved=saved).state_to_save(first.state)  # stopped before its first pass
+    second = Machine(saved, boot=boot)
+    second.clock.advance(420)
+    for lanes in ("dcgm", Lane.FAST), ("kmsg", Lane.EVENT), (READER, Lane.EVENT):
+        second.passed(*lanes)
+    second.passed("nvml", Lane.FAST, second.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"}))
+    second.report()
+    assert [(event.kind, event.code) for event in second.emit_pending()] == [("gpu_recovered", 300)]
+
+
 def test_loss_before_a_boot_is_reported_after_a_restart() -> None:
     """The agent was restarted after the boot before a reader had passed."""
     first = Machine()

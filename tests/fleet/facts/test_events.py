@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpufleet.fleet.device_events import FROM_ERRORS, FROM_LOSS
 from gpufleet.fleet.facts.events import EventSubjects, GpuEvents, gpu_events
 from gpufleet.model.stored.readings import EventCount
 from gpufleet.model.time import NANOS
@@ -52,10 +51,10 @@ def test_xids_count_since_the_last_reset() -> None:
         [
             ("m", "gpu/A", "xid", 31, 500),
             ("m", "gpu/A", "xid", 79, 900),
-            ("m", "gpu/A", "gpu_recovered", FROM_LOSS, 700),
+            ("m", "gpu/A", "gpu_recovered", 10, 700),
             ("m", "gpu/B", "xid", 79, 900),
             ("n", "gpu/C", "xid", 79, 900),
-            ("n", "", "driver_reloaded", 0, 800),
+            ("n", "", "driver_reloaded", 10, 800),
             ("m", "gpu/unknown", "xid", 79, 100),
         ]
     )
@@ -63,13 +62,29 @@ def test_xids_count_since_the_last_reset() -> None:
     assert found.fell_off == {1}
 
 
+@pytest.mark.parametrize(
+    ("view", "kind"), [("gpu/C", "gpu_reset"), ("gpu/C", "gpu_recovered"), ("", "driver_reloaded")]
+)
+def test_xid_between_a_reset_and_the_pass_that_shows_it_counts(view: str, kind: str) -> None:
+    """An operator released the GPUs for 600 s and reset one, which failed again before the agent read it."""
+    events: list[Event] = [("n", view, kind, 600, 100), ("n", "gpu/C", "xid", 119, 150), ("n", "gpu/C", "xid", 31, 710)]
+    found = events_of(events)
+    assert (found.xids, found.restarted_at.tolist()) == ({2: {119: 1}}, [0, 0, NOW - 100 * NANOS])
+    assert events_of([*events, ("n", "", "driver_loaded", 0, 140)]).xids == {}
+
+
+@pytest.mark.parametrize("code", [0, -5, 2**62])
+def test_reset_without_a_valid_time_ends_no_xid(code: int) -> None:
+    assert events_of([("m", "gpu/A", "gpu_reset", code, 100), ("m", "gpu/A", "xid", 31, 150)]).xids == {0: {31: 1}}
+
+
 def test_recovery_from_an_error_is_no_reset() -> None:
     """The driver's firmware timed out, so did one pass. Only the GPU that was lost as well had a reset."""
     found = events_of(
         [
             *(("m", view, "xid", 119, 900.0) for view in ("gpu/A", "gpu/B")),
-            ("m", "gpu/A", "gpu_recovered", FROM_ERRORS, 870),
-            ("m", "gpu/B", "gpu_recovered", FROM_LOSS, 870),
+            ("m", "gpu/A", "gpu_recovered", 0, 870),
+            ("m", "gpu/B", "gpu_recovered", 10, 870),
         ]
     )
     assert found.xids == {0: {119: 1}}
@@ -107,14 +122,14 @@ def test_gpu_that_works_after_a_loss_had_a_reset(loss: tuple[str, int]) -> None:
 
 
 def test_reset_of_the_gpu_that_was_in_the_slot_before_does_not_count() -> None:
-    events: list[Event] = [("m", "gpu/A", "gpu_recovered", FROM_LOSS, 400), ("m", "gpu/A", "xid", 119, 200)]
+    events: list[Event] = [("m", "gpu/A", "gpu_recovered", 10, 400), ("m", "gpu/A", "xid", 119, 200)]
     found = events_of(events, replaced=(300, None, None))
     assert (found.xids, found.restarted_at.tolist()) == ({0: {119: 1}}, [0, 0, 0])
 
 
 def test_counters_can_start_again_before_any_recovery() -> None:
     """The agent was stopped for the reset: its time is not known, and the recovery from errors proves none."""
-    events: list[Event] = [("m", "gpu/A", "gpu_lost", 0, 900), ("m", "gpu/A", "gpu_recovered", FROM_ERRORS, 100)]
+    events: list[Event] = [("m", "gpu/A", "gpu_lost", 0, 900), ("m", "gpu/A", "gpu_recovered", 0, 100)]
     assert events_of(events, works=(5, None, None)).restarted_at.tolist() == [NOW - 100 * NANOS, 0, 0]
 
 
@@ -124,7 +139,7 @@ def test_fatal_xids_of_a_machine_count_over_resets() -> None:
             *(("m", "gpu/A", "xid", 46, 900.0 + age) for age in range(3)),
             ("m", "gpu/unknown", "xid", 79, 100),
             ("m", "gpu/A", "xid", 31, 100),
-            ("m", "gpu/A", "gpu_reset", 0, 50),
+            ("m", "gpu/A", "gpu_reset", 10, 50),
         ]
     )
     assert found.fatal.tolist() == [4, 0]
@@ -156,5 +171,5 @@ def test_events_beyond_the_listed_ones_count_if_all_are_in_the_window() -> None:
     at = tuple(NOW - age * NANOS for age in (30, 20, 10))
     counts = [EventCount("m", "gpu/A", "xid", 31, at, 500)]
     assert judged(counts).xids == {0: {31: 500}}
-    reset = EventCount("m", "gpu/A", "gpu_reset", 0, (NOW - 25 * NANOS,), 1)
+    reset = EventCount("m", "gpu/A", "gpu_reset", 3, (NOW - 25 * NANOS,), 1)
     assert judged([*counts, reset]).xids == {0: {31: 2}}

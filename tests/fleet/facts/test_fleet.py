@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpufleet.dialects.all_smi import ALL_SMI
-from gpufleet.fleet.device_events import FROM_LOSS
 from gpufleet.fleet.facts.core_readings import UNEXPLAINED, WATCHED_METRICS
 from gpufleet.fleet.facts.fleet import fleet_tables
 from gpufleet.fleet.facts.history import FactMemory
@@ -184,7 +183,7 @@ CASES: dict[str, Case] = {
     "gpu.xid.unclassified": xid(9999),
     "gpu.xid.application": xid(31),
     "node.repeat_offender": Case(
-        Fault(events=[*(("xid", 46, 600.0 + at) for at in range(5)), ("gpu_recovered", FROM_LOSS, 300.0)])
+        Fault(events=[*(("xid", 46, 600.0 + at) for at in range(5)), ("gpu_recovered", 10, 300.0)])
     ),
     "node.xid_blind": Case(Fault(node={"host_kernel_log_lost_messages_total": 8})),
     # drift

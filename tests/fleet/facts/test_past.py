@@ -102,7 +102,7 @@ def of_events(
 
 
 def test_xid_until_a_reset_has_a_finding_with_its_code() -> None:
-    events = [event(EventKind.XID, 9.5, code=119), event(EventKind.GPU_RESET, 20.5)]
+    events = [event(EventKind.XID, 9.5, code=119), event(EventKind.GPU_RESET, 20.5, code=10)]
     subject = f"east/m1/{GPU}"
     assert of_events(*events) == [
         ("gpu.xid.reset", subject, TransitionKind.OPENED, 10),
@@ -116,7 +116,7 @@ def test_xid_until_a_reset_has_a_finding_with_its_code() -> None:
 def test_boot_and_driver_of_the_machine_end_xids() -> None:
     xids = [event(EventKind.XID, 9.5, code=119), event(EventKind.XID, 9.5, OTHER, 119)]
     assert len(of_events(*xids, event(EventKind.DRIVER_LOADED, 20.5, None))) == 4
-    assert len(of_events(*xids, event(EventKind.GPU_RESET, 20.5))) == 2
+    assert len(of_events(*xids, event(EventKind.GPU_RESET, 20.5, code=10))) == 2
     assert len(of_events(*xids, boots=[-500.0] * 20 + [20.0] * 100)) == 4
 
 

@@ -898,7 +898,7 @@ def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> No
                 (one) => labels.shareText({share: 'timeslice', ...one})).concat(labels.shareText({})),
             holders: [{kind: 'job', id: '12', name: 'train'}, {kind: 'job', id: '12'},
                 {kind: 'pod', id: 'u', name: 'p', namespace: 'ml'}].map((holder) => labels.holderName({holder})),
-            events: [['xid', 79], ['gpu_recovered', 0], ['gpu_recovered', 1]].map(
+            events: [['xid', 79], ['gpu_recovered', 0], ['gpu_recovered', 40], ['gpu_reset', 40]].map(
                 ([kind, code]) => events.eventText({kind, code})),
         };
     }"""
@@ -914,4 +914,4 @@ def test_scales_texts_and_map_places_of_many_nodes(visit: Visit, hub: Hub) -> No
     assert found["long"] == 240
     assert found["shares"] == ["timeslice", "timeslice x2", "timeslice 2/4", "exclusive"]
     assert found["holders"] == ["job 12 train", "job 12", "pod ml/p"]
-    assert found["events"] == ["xid 79", "gpu_recovered", "gpu_recovered (reset)"]
+    assert found["events"] == ["xid 79", "gpu_recovered", "gpu_recovered (reset)", "gpu_reset"]

@@ -1,8 +1,10 @@
 """Events derived from readings: values that differ from the previous pass. Pure."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from gpufleet.agent.collect.pci import is_nvidia_gpu
+from gpufleet.fleet.device_events import reset_code
 from gpufleet.model.absence import Absent
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.machine import PciFunction
@@ -25,10 +27,10 @@ REPORTER_TIMEOUT_NS = 180 * NANOS
 
 
 class _DeviceHistory:
-    """The last values of one device."""
+    """The last values of one device, and the time of each in nanoseconds since 1970."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, tuple[Value, int]] = {}
         self.session = 0
         self.throttled: dict[str, int | None] = {}  # cause to its start; None if it was active at the first sample
 
@@ -53,9 +55,9 @@ class _Reporters:
 class ChangeDetector:
     """Compares each pass of one machine with the previous one."""
 
-    def __init__(self, *, driver: str = "", session: int = 0) -> None:
-        """Start with the driver version and session from before the agent's start, if known."""
-        self.driver, self.session = driver, session
+    def __init__(self, *, driver: str = "", session: int = 0, session_at: int = 0) -> None:
+        """Start with version, session and last reading of the driver from before the agent's start, if known."""
+        self.driver, self.session, self.session_at = driver, session, session_at
         self._devices: dict[str, _DeviceHistory] = {}
         self._reporters = _Reporters()
         self._driver_state: str | None = None
@@ -65,21 +67,24 @@ class ChangeDetector:
         """Return the events that a sample of the machine itself shows."""
         events = []
 
-        def emit(kind: EventKind, **attributes: str) -> None:
-            events.append(Event(view=None, kind=kind, at=sample.measured_at, attributes=_non_empty(attributes)))
+        def emit(kind: EventKind, code: int = 0, **attributes: str) -> None:
+            events.append(
+                Event(view=None, kind=kind, code=code, at=sample.measured_at, attributes=_non_empty(attributes))
+            )
 
         version = sample.values.get("nvidia_driver_version")
         counts = self._reporters.take(_MACHINE, sample) if sample.values.keys() & _OF_DRIVER else False
         if isinstance(version, str) and counts is not False:
             if counts and self.driver and version != self.driver:
-                emit(EventKind.DRIVER_UPGRADED, **{"from": self.driver, "to": version})
+                emit(EventKind.DRIVER_UPGRADED, 0, **{"from": self.driver, "to": version})
             self.driver = version
         state = sample.values.get("nvidia_driver_state")
         if isinstance(state, str):
             if sample.driver_session:
                 if self.session and sample.driver_session != self.session:
-                    emit(EventKind.DRIVER_RELOADED, version=self.driver)
-                self.session = sample.driver_session
+                    code = reset_code(self.session_at, sample.measured_at)
+                    emit(EventKind.DRIVER_RELOADED, code, version=self.driver)
+                self.session, self.session_at = sample.driver_session, sample.measured_at
             before, self._driver_state = self._driver_state, state
             if before not in (None, state):
                 if state == "ok":
@@ -114,10 +119,10 @@ class ChangeDetector:
             value = sample.values.get(name)
             if value is None or isinstance(value, Absent):
                 continue
-            before = known.values.get(name)
-            known.values[name] = value
+            before, read_at = known.values.get(name, (None, 0))
+            known.values[name] = value, sample.measured_at
             if before is not None and before != value:
-                compare(emit, before, value, same_session)
+                compare(emit, _Change(before, value, read_at, sample.measured_at, same_session))
         mask = sample.values.get("gpu_clock_event_reasons_mask")
         if isinstance(mask, int):
             _compare_clocks(emit, known, mask, sample.measured_at)
@@ -149,35 +154,52 @@ class ChangeDetector:
         return events
 
 
+class _Change(NamedTuple):
+    """A value of a device that differs from the one before it; their times in nanoseconds since 1970."""
+
+    before: Value
+    value: Value
+    before_at: int
+    at: int
+    same_session: bool
+
+    def grown(self) -> int | float:
+        """Return the difference of two numbers of one driver session, else 0."""
+        if not self.same_session or not isinstance(self.before, int | float) or not isinstance(self.value, int | float):
+            return 0
+        return self.value - self.before
+
+
 _Emit = Callable[..., None]
 
 
-def _on_fall(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
-    if same_session and isinstance(before, int | float) and isinstance(value, int | float) and value < before:
-        emit(EventKind.GPU_RESET, evidence="the energy counter restarted")
+def _on_fall(emit: _Emit, change: _Change) -> None:
+    if change.grown() < 0:
+        code = reset_code(change.before_at, change.at)
+        emit(EventKind.GPU_RESET, code, evidence="the energy counter restarted")
 
 
-def _on_ecc(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
-    if same_session and isinstance(before, int) and isinstance(value, int) and value > before:
-        emit(EventKind.ECC_UNCORRECTED, value - before)
+def _on_ecc(emit: _Emit, change: _Change) -> None:
+    if change.grown() > 0:
+        emit(EventKind.ECC_UNCORRECTED, int(change.grown()))
 
 
-def _on_rise(kind: EventKind) -> Callable[[_Emit, Value, Value, bool], None]:
-    def compare(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
-        if value == 1:
+def _on_rise(kind: EventKind) -> Callable[[_Emit, _Change], None]:
+    def compare(emit: _Emit, change: _Change) -> None:
+        if change.value == 1:
             emit(kind)
 
     return compare
 
 
-def _on_change(kind: EventKind) -> Callable[[_Emit, Value, Value, bool], None]:
-    def compare(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
-        emit(kind, **{"from": str(before), "to": str(value)})
+def _on_change(kind: EventKind) -> Callable[[_Emit, _Change], None]:
+    def compare(emit: _Emit, change: _Change) -> None:
+        emit(kind, **{"from": str(change.before), "to": str(change.value)})
 
     return compare
 
 
-_COMPARISONS: Mapping[str, Callable[[_Emit, Value, Value, bool], None]] = {
+_COMPARISONS: Mapping[str, Callable[[_Emit, _Change], None]] = {
     "gpu_energy_joules_total": _on_fall,
     "gpu_ecc_uncorrected_errors_total": _on_ecc,
     "gpu_row_remap_pending": _on_rise(EventKind.ROW_REMAP_PENDING),
@@ -191,7 +213,7 @@ _COMPARISONS: Mapping[str, Callable[[_Emit, Value, Value, bool], None]] = {
 def _compare_clocks(emit: _Emit, known: _DeviceHistory, mask: int, at: int) -> None:
     """Emit the start and end of throttling, at the resolution of the samples."""
     is_first = "gpu_clock_event_reasons_mask" not in known.values
-    known.values["gpu_clock_event_reasons_mask"] = mask
+    known.values["gpu_clock_event_reasons_mask"] = mask, at
     for cause, bit in THROTTLES.items():
         active = bool(mask & bit) and not (cause == "hw_slowdown" and mask & _CLOSER)
         if active and cause not in known.throttled:

@@ -10,25 +10,36 @@ import msgspec
 
 from gpufleet.agent.events.groups import log_seq
 from gpufleet.fleet.device_events import FAILURE_OF_STATE, FAILURES, recovery_code
+from gpufleet.model.device_state import OK
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import View
 
 
 class DeviceFailures:
-    """Failures of the devices of one machine, and the readers that observe them."""
+    """Failures of the devices of one machine, and the readers that observe them.
 
-    def __init__(self, since: int) -> None:
-        """Take the start of the agent, in nanoseconds since 1970."""
-        self._since = since
+    Attributes:
+        failed_at: view key of a failed device to the last observation that it did not work, nanoseconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        self.failed_at: dict[str, int] = {}
         self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
-        self._observed: dict[str, EventKind] = {}  # view key to the worst of its failures since the agent's start
         self._failing: dict[str, set[str]] = {}  # view key to the readers that observe a failure
         self._recovered: dict[str, list[Event]] = {}  # view key to recoveries that other readers do not observe yet
         self._places: dict[str, str] = {}  # PCI address to the view key of the newest failed GPU with a UUID there
 
-    def restore(self, view: View, kind: EventKind) -> None:
-        """Record a failure that was reported before the agent's start, after those before it."""
-        self._failed[self._key(view)] = kind
+    def restore(self, view: View, failure: Event, observed_at: int) -> None:
+        """Record a failure that was reported before the agent's start, after those before it.
+
+        Args:
+            view: the device.
+            failure: its event.
+            observed_at: last observation of the failure, nanoseconds since 1970; 0 if unknown.
+        """
+        key = self._key(view)
+        self._failed[key] = EventKind(failure.kind)
+        self._observe(key, max(failure.at, observed_at))
         self.name(view)
 
     def name(self, view: View) -> None:
@@ -37,8 +48,7 @@ class DeviceFailures:
             return
         if view.unnamed_key in self._failed:
             self._failed[view.key] = _worse(self._failed.pop(view.unnamed_key), self._failed.get(view.key))
-            if view.unnamed_key in self._observed:
-                self._observe(view.key, self._observed.pop(view.unnamed_key))
+            self._observe(view.key, self.failed_at.pop(view.unnamed_key, 0))
             self._failing.setdefault(view.key, set()).update(self._failing.pop(view.unnamed_key, ()))
         if view.key in self._failed and view.pci_address is not None:
             self._places[view.pci_address] = view.key
@@ -60,8 +70,7 @@ class DeviceFailures:
             self._complete(key, [])
         if log_seq(event) is None:
             self._failing.setdefault(key, set()).add(_source(event))
-        if log_seq(event) is None or event.at >= self._since:
-            self._observe(key, kind)
+        self._observe(key, event.at)
         before = self._failed.get(key)
         if kind is before or (kind is EventKind.GPU_FAILED and before is not None):
             return True
@@ -73,9 +82,8 @@ class DeviceFailures:
     def recover(self, event: Event) -> list[Event]:
         """Record the recovery that a reader observed; return the events of the device's recovery, if it is complete.
 
-        The events have one time, that of the last recovery. Only failures since the agent's start count for their code:
-        the time of an earlier reset is not known. A reader that stopped while the device failed can observe the
-        recovery once more after it was complete: this is no event.
+        The events have one time, that of the last recovery, and one code. A reader that stopped while the device failed
+        can observe the recovery once more after it was complete: this is no event.
         """
         if event.view is not None:
             self.name(event.view)
@@ -102,11 +110,13 @@ class DeviceFailures:
             at: time of the pass in nanoseconds since 1970.
             source: name of the reader.
         """
-        kind = FAILURE_OF_STATE.get(state)
-        if kind is None or self._key(view) in self._failed:
+        kind, key = FAILURE_OF_STATE.get(state), self._key(view)
+        if key in self._failed and state != OK:
+            self._observe(key, at)
+        if kind is None or key in self._failed:
             return None
         self._failed[view.key] = kind
-        self._observe(view.key, kind)
+        self._observe(view.key, at)
         self._failing.setdefault(view.key, set()).add(source)
         return Event(view=view, kind=kind, at=at, attributes={"sources": source})
 
@@ -139,19 +149,18 @@ class DeviceFailures:
         return not is_first and True not in _states(key, event.view, is_failed)
 
     def _complete(self, key: str, held: list[Event]) -> list[Event]:
-        self._failed.pop(key, None)
         self._failing.pop(key, None)
-        code = recovery_code(self._observed.pop(key, EventKind.GPU_FAILED))
         at = max((event.at for event in held), default=0)
+        code = recovery_code(self._failed.pop(key, EventKind.GPU_FAILED), self.failed_at.pop(key, 0), at)
         return [msgspec.structs.replace(event, at=at, code=code) for event in held]
 
-    def _observe(self, key: str, kind: EventKind) -> None:
-        self._observed[key] = _worse(kind, self._observed.get(key))
+    def _observe(self, key: str, at: int) -> None:
+        self.failed_at[key] = max(at, self.failed_at.get(key, 0))
 
 
 def _worse(kind: EventKind, before: EventKind | None) -> EventKind:
     """Return the worse failure: a loss or a required reset is worse than an error. Of equal ones, the one before."""
-    return kind if before is None or recovery_code(kind) > recovery_code(before) else before
+    return kind if before in (None, EventKind.GPU_FAILED) else before
 
 
 def is_failure(event: Event) -> bool:

@@ -5,6 +5,7 @@ XID counts and the newest events survive a restart in a small file in the agent'
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -142,6 +143,8 @@ class SavedEvents(msgspec.Struct, kw_only=True):
         log_seq: the newest kernel log record whose event was emitted, or -1.
         xids: counts of that boot.
         driver, session: version and session of the driver at its last reading.
+        session_at: time of that reading, nanoseconds since 1970.
+        failed_at: see `DeviceFailures`.
         events: the newest events, oldest first.
         occupants: PCI address to the GPU that was last read there, in any boot.
     """
@@ -151,8 +154,16 @@ class SavedEvents(msgspec.Struct, kw_only=True):
     xids: XidCounts
     driver: str = ""
     session: int = 0
+    session_at: int = 0
+    failed_at: dict[str, int] = {}
     events: tuple[Event, ...] = ()
     occupants: dict[str, Occupant] = {}
+
+    def differs(self, other: "SavedEvents | None") -> bool:
+        """Return whether more differs than `session_at` and `failed_at`, which change with every pass."""
+        return other is None or self != msgspec.structs.replace(
+            other, session_at=self.session_at, failed_at=self.failed_at
+        )
 
 
 def event_file(path: Path) -> SavedFile[SavedEvents]:
@@ -179,13 +190,17 @@ class Timeline:
         old = saved if saved is not None and boot and saved.boot == boot else None
         self._xids = old.xids if old else XidCounts(since=clock.now_ns())
         self._seen_seq = old.log_seq if old else -1
-        self._changes = ChangeDetector(driver=saved.driver if saved else "", session=old.session if old else 0)
+        self._changes = ChangeDetector(
+            driver=saved.driver if saved else "",
+            session=old.session if old else 0,
+            session_at=old.session_at if old else 0,
+        )
         self._groups = EventGroups()
-        self._failures = DeviceFailures(clock.now_ns())
-        self._unended = _unended_failures(saved.events if saved else ())
-        for view, event in self._unended.values() if old else ():
-            if event.at >= self._xids.since:  # of this boot
-                self._failures.restore(view, EventKind(event.kind))
+        self._failures = DeviceFailures()
+        self._unended = _unended_failures(saved.events, saved.failed_at) if saved else {}
+        for one in self._unended.values() if old else ():
+            if one.event.at >= self._xids.since:  # of this boot
+                self._failures.restore(one.view, one.event, one.failed_at)
         self._occupants = dict(saved.occupants) if saved else {}
         self._next_sample = clock.monotonic()
 
@@ -263,6 +278,8 @@ class Timeline:
             xids=self._xids,
             driver=self._changes.driver,
             session=self._changes.session,
+            session_at=self._changes.session_at,
+            failed_at={key: one.failed_at for key, one in self._unended.items()} | self._failures.failed_at,
             events=tuple(state.events),
             occupants=self._occupants,
         )
@@ -277,7 +294,7 @@ class Timeline:
                 self._failures.name(event.view)
             is_repeated = self._failures.is_repeated(event, is_failed)
             if event.view is not None and not is_repeated and log_seq(event) is not None:
-                self._unended[event.view.key] = event.view, event
+                self._unended[event.view.key] = _Unended(event.view, event)
         self._groups.take(event, now, is_repeated=is_repeated)
 
     def _resume(self, sample: Sample, state: AgentState, now: float) -> None:
@@ -300,8 +317,9 @@ class Timeline:
 
     def _drop_unended(self, failed: View) -> None:
         """Drop a device from the failures without a reader. A reader may know a lost GPU by its address only."""
-        for key, (view, _) in list(self._unended.items()):
-            if key == failed.key or (failed.pci_address is not None and view.pci_address == failed.pci_address):
+        for key, one in list(self._unended.items()):
+            at_address = failed.pci_address is not None and one.view.pci_address == failed.pci_address
+            if key == failed.key or at_address:
                 del self._unended[key]
 
     def _note_occupant(self, sample: Sample) -> None:
@@ -325,7 +343,8 @@ class Timeline:
         over before the driver answers again.
         """
         events: list[Event] = []
-        for key, (view, failure) in list(self._unended.items()) if self._unended and not state.missing() else ():
+        for key, one in list(self._unended.items()) if self._unended and not state.missing() else ():
+            view, failure = one.view, one.event
             if self._is_replaced(view, failure.at):
                 del self._unended[key]
                 continue
@@ -335,7 +354,7 @@ class Timeline:
                 continue  # gone, or without an answer: it may be back later
             del self._unended[key]
             recovery = Event(view=known, kind=EventKind.GPU_RECOVERED, at=at, attributes={"sources": shown.reader})
-            self._failures.restore(known, EventKind(failure.kind))  # it can be of another boot
+            self._failures.restore(known, failure, one.failed_at)  # it can be of another boot
             events += self._failures.recover(recovery)
         return events
 
@@ -363,18 +382,33 @@ class Timeline:
             yield _sample(view, at, values, dims)
 
 
-def _unended_failures(events: Iterable[Event]) -> dict[str, tuple[View, Event]]:
-    """Return the devices with a failure that no later event ended, and its event; `events` are in order of time.
+class _Unended(NamedTuple):
+    """A failure without a recovery that no reader of this start has observed.
+
+    Attributes:
+        view: the device.
+        event: its event.
+        failed_at: last observation of the failure before the agent's start, nanoseconds since 1970; 0 if unknown.
+    """
+
+    view: View
+    event: Event
+    failed_at: int = 0
+
+
+def _unended_failures(events: Iterable[Event], failed_at: Mapping[str, int]) -> dict[str, _Unended]:
+    """Return the devices with a failure that no later event ended, by view key; `events` are in order of time.
 
     A device that was known by its address only can have its UUID once it has recovered.
     """
-    failed: dict[str, tuple[View, Event]] = {}
+    failed: dict[str, _Unended] = {}
     for event in events:
         view = event.view
         if view is None:
             continue
         if is_failure(event):
-            failed[view.key] = view, event
+            observed_at = max(failed_at.get(key, 0) for key in (view.key, view.unnamed_key))
+            failed[view.key] = _Unended(view, event, observed_at)
         elif is_recovery(event):
             failed.pop(view.key, None)
             failed.pop(view.unnamed_key, None)

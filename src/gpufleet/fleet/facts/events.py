@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.fleet.facts.metrics import BACK_SECONDS, EVENT_SECONDS, FALLEN_OFF, is_loss, is_reset
+from gpufleet.fleet.facts.metrics import BACK_SECONDS, EVENT_SECONDS, FALLEN_OFF, RESTART_EVENTS, is_loss, reset_after
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.xids import FATAL_ACTIONS
 from gpufleet.model.event import EventKind
@@ -25,8 +25,8 @@ class GpuEvents(msgspec.Struct, frozen=True):
         fatal: number of XIDs of each machine that need a reset, a reboot or a repair, within `EVENT_SECONDS`.
         slowdowns: number of starts of slowdowns of each GPU within `SLOWDOWN_SECONDS`.
         uncorrected: number of uncorrected ECC errors of each GPU in the last hour.
-        restarted_at: newest event of each GPU or its driver after which its counters can start again, nanoseconds since
-            1970; 0 if there was none. The time of a reset while no agent ran is not known: the recovery counts.
+        restarted_at: newest boot, or event of each GPU or its driver, after which its counters can start again,
+            nanoseconds since 1970; 0 if there was none.
     """
 
     xids: Mapping[int, Mapping[int, int]]
@@ -97,10 +97,9 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
     """
     window = EventWindow(now)
     own_from = subjects.others_until.astype(np.int64) + 1
-    reset_at = _resets(counts, subjects, window, own_from)
-    xids_from = np.maximum(reset_at + 1, own_from)
-    slowdowns, uncorrected = np.zeros(len(reset_at)), np.zeros(len(reset_at))
-    recovered_at = np.zeros(len(reset_at), np.int64)
+    reset_from, restarted_at = _resets(counts, subjects, window, own_from)
+    xids_from = np.maximum(reset_from + 1, own_from)
+    slowdowns, uncorrected = np.zeros(len(own_from)), np.zeros(len(own_from))
     fatal = np.zeros(len(subjects.booted_at))
     xids: dict[int, dict[int, int]] = {}
     for one in counts:
@@ -109,9 +108,7 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
             fatal[machine] += window.count(one)
         if gpu is None:
             continue
-        if one.kind == EventKind.GPU_RECOVERED:
-            recovered_at[gpu] = max(recovered_at[gpu], *window.times(one, int(own_from[gpu])), 0)
-        elif one.kind == EventKind.XID:
+        if one.kind == EventKind.XID:
             number = window.count(one, int(xids_from[gpu]))
             if number:
                 codes = xids.setdefault(gpu, {})
@@ -121,29 +118,36 @@ def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) 
         elif one.kind == EventKind.ECC_UNCORRECTED:
             uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS, int(own_from[gpu]))
     fell_off = frozenset(gpu for gpu, codes in xids.items() if FALLEN_OFF in codes)
-    return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, np.maximum(reset_at, recovered_at))
+    return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, restarted_at)
 
 
-def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow, own_from: Column) -> Column:
-    """Return the newest reset of each GPU: its own, or that of its machine or driver.
+def _resets(
+    counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow, own_from: Column
+) -> tuple[Column, Column]:
+    """Return the time after which each GPU was last reset, itself or with its machine or driver, and `restarted_at`.
 
     A GPU that works after it fell off the bus, was lost or needed a reset had one since, also if no agent ran then.
     """
-    of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
+    booted_at, gpus = subjects.booted_at.astype(np.int64), len(subjects.machine_of)
+    of_machine, of_gpu = booted_at.copy(), np.zeros(gpus, np.int64)
+    machine_restarts, gpu_restarts = booted_at.copy(), np.zeros(gpus, np.int64)
     for one in counts:
         gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
         if gpu is not None:
-            resets = _own_resets(one, window, int(own_from[gpu]), int(subjects.works_at[gpu]))
-            of_gpu[gpu] = max(of_gpu[gpu], *resets, 0)
-        elif not one.view and machine is not None and is_reset(one.kind, one.code):
-            of_machine[machine] = max(of_machine[machine], *window.times(one), 0)
-    return np.maximum(of_gpu, of_machine[subjects.machine_of])
+            times = window.times(one, int(own_from[gpu]))
+            of_gpu[gpu] = max(of_gpu[gpu], *_proven(one, times, int(subjects.works_at[gpu])), 0)
+            if one.kind in RESTART_EVENTS:
+                gpu_restarts[gpu] = max(gpu_restarts[gpu], *times, 0)
+        elif not one.view and machine is not None and one.kind in RESTART_EVENTS:
+            times = window.times(one)
+            of_machine[machine] = max(of_machine[machine], *_proven(one, times, 0), 0)
+            machine_restarts[machine] = max(machine_restarts[machine], *times, 0)
+    reset_from = np.maximum(of_gpu, of_machine[subjects.machine_of])
+    return reset_from, np.maximum.reduce([reset_from, gpu_restarts, machine_restarts[subjects.machine_of]])
 
 
-def _own_resets(one: EventCount, window: EventWindow, own_from: int, works_at: int) -> list[int]:
-    """Return the times of the resets of a GPU that events of one kind prove."""
-    if is_reset(one.kind, one.code):
-        return window.times(one, own_from)
+def _proven(one: EventCount, times: Sequence[int], works_at: int) -> list[int]:
+    """Return the times after which events of one kind prove a reset."""
     if is_loss(one.kind, one.code):
-        return [at for at in window.times(one, own_from) if at <= works_at - BACK_SECONDS * NANOS]
-    return []
+        return [at for at in times if at <= works_at - BACK_SECONDS * NANOS]
+    return [after for at in times if (after := reset_after(one.kind, one.code, at)) is not None]

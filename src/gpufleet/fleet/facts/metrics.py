@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
-from gpufleet.fleet.device_events import FROM_LOSS
+from gpufleet.fleet.device_events import LOSS_EVENTS, RESET_EVENTS
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.device_state import CORE_READINGS
 from gpufleet.model.event import EventKind
 from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.readings import labelled
+from gpufleet.model.time import NANOS
 
 STATE = "gpu_state"
 RECOVERY = "gpu_recovery_action"
@@ -110,13 +111,8 @@ FACT_TEXTS = (*DEVICE_TEXTS, *MACHINE_TEXTS)
 FACT_METRICS = (*DEVICE_METRICS, *MACHINE_METRICS, *FACT_TEXTS)
 """Argument of `FactStore.newest_columns`: metrics with numbers, and the text metrics."""
 
-RESET_EVENTS = frozenset(
-    {EventKind.GPU_RESET, EventKind.GPU_RECOVERED, EventKind.DRIVER_LOADED, EventKind.DRIVER_RELOADED}
-)
-"""Kinds of events after which earlier XIDs of a GPU are no longer its state; see `is_reset`."""
-
-LOSS_EVENTS = frozenset({EventKind.GPU_LOST, EventKind.GPU_RESET_REQUIRED})
-"""Kinds of events after which a GPU works only if it was reset; see `is_loss`."""
+RESTART_EVENTS = frozenset({EventKind.DRIVER_LOADED, *RESET_EVENTS})
+"""Kinds of events after which counters can start again, and earlier XIDs are no longer the state; see `reset_after`."""
 
 FALLEN_OFF = 79
 """XID of a GPU that has fallen off the bus."""
@@ -124,7 +120,7 @@ FALLEN_OFF = 79
 BACK_SECONDS = 30
 """Time after a loss from which on an `ok` shows that the GPU is back: a pass can begin before the loss."""
 
-XID_EVENTS = frozenset({EventKind.XID, *RESET_EVENTS, *LOSS_EVENTS})
+XID_EVENTS = frozenset({EventKind.XID, *RESTART_EVENTS, *LOSS_EVENTS})
 """Kinds of events from which the XIDs since the last reset follow."""
 
 FACT_EVENTS = frozenset({EventKind.THROTTLE_STARTED, EventKind.ECC_UNCORRECTED, *XID_EVENTS})
@@ -134,12 +130,15 @@ EVENT_SECONDS = 86400.0
 """Age of the oldest events that the facts need."""
 
 
-def is_reset(kind: str, code: int) -> bool:
-    """Return whether an event proves a reset of a GPU or its driver.
+def reset_after(kind: str, code: int, at: int) -> int | None:
+    """Return the time after which a GPU or its driver was reset, or None if the event proves no reset.
 
-    A recovery from errors alone does not: after a call that failed, a GPU can answer again without a reset.
+    A reader notices a reset at its next pass, which can be long after it: XIDs in between can be of either side of the
+    reset. The kernel log has the exact time of a load.
     """
-    return kind in RESET_EVENTS and (kind != EventKind.GPU_RECOVERED or code == FROM_LOSS)
+    if kind == EventKind.DRIVER_LOADED:
+        return at
+    return max(0, at - code * NANOS) if kind in RESET_EVENTS and code > 0 else None
 
 
 def is_loss(kind: str, code: int) -> bool:

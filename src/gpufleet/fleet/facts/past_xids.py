@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from gpufleet.fleet.facts.metrics import BACK_SECONDS, EVENT_SECONDS, is_loss, is_reset
+from gpufleet.fleet.facts.metrics import BACK_SECONDS, EVENT_SECONDS, is_loss, reset_after
 from gpufleet.model.event import EventKind
 from gpufleet.model.stored.samples import StoredEvent
 from gpufleet.model.time import NANOS
@@ -31,17 +31,23 @@ def past_xids(
         works: view key to the times at which the GPU was `ok`, ascending. A GPU that works after a loss had a reset.
     """
     every = sorted(events, key=lambda one: one.at)
-    of_machine = [*boots, *(one.at for one in every if is_reset(one.kind, one.code) and one.view is None)]
+    of_machine = [*((at, at) for at in boots), *_resets(one for one in every if one.view is None)]
     counts: dict[int, Mapping[int, int]] = {}
     for place, view in enumerate(views):
         own = [one for one in every if one.view == view]
-        ends = [(at, at) for at in (*of_machine, *(one.at for one in own if is_reset(one.kind, one.code)))]
+        ends = [*of_machine, *_resets(own)]
         losses = [one.at for one in own if is_loss(one.kind, one.code)]
         ends += [(back, at) for at in losses if (back := _next(works.get(view, ()), at + BACK_SECONDS * NANOS))]
         xids = [one for one in own if one.kind == EventKind.XID]
         for step, codes in _codes_at(steps, xids, sorted(ends)):
             counts[step * len(views) + place] = codes
     return counts
+
+
+def _resets(events: Iterable[StoredEvent]) -> list[tuple[int, int]]:
+    """Return when each reset that an event proves is known, and the time after which it was."""
+    known = ((one.at, reset_after(one.kind, one.code, one.at)) for one in events)
+    return [(at, after) for at, after in known if after is not None]
 
 
 def _next(times: Sequence[int], at: int) -> int | None:

@@ -7,7 +7,6 @@ import msgspec
 
 from gpufleet.agent.collect.state import EVENTS_READER
 from gpufleet.agent.events.timeline import XidCounts
-from gpufleet.fleet.device_events import FROM_LOSS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind
@@ -66,7 +65,7 @@ def events_of(view: View, fault: FleetFault) -> Iterator[Event]:
         case FaultKind.GPU_LOST:
             yield xid_event(view, FALLEN_OFF, fault.begin)
             yield Event(view=view, kind=EventKind.GPU_LOST, at=fault.begin, attributes={"call": "nvmlDeviceGetUUID"})
-            yield Event(view=view, kind=EventKind.GPU_RECOVERED, code=FROM_LOSS, at=fault.end)
+            yield Event(view=view, kind=EventKind.GPU_RECOVERED, code=1, at=fault.end)  # reset within 1 s
         case FaultKind.GPU_HUNG:
             call = {"call": "nvmlDeviceGetPowerUsage"}
             yield Event(view=view, kind=EventKind.HANG_STARTED, at=fault.begin, attributes=call)

@@ -6,7 +6,7 @@ A fault changes readings that a device has; a reading that is absent on a health
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.device_events import FAILURES, recovery_code
+from gpufleet.fleet.device_events import FAILURES, LOSS_EVENTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.metric import MetricKind, ValueType
@@ -175,7 +175,8 @@ def value_fault_events(view: View, fault: FleetFault) -> Iterable[Event]:
     if row is not None and row.began is not None:
         yield Event(view=view, kind=row.began, at=fault.begin, attributes=dict(row.attributes))
     if row is not None and row.began is not None and row.began in FAILURES:
-        yield Event(view=view, kind=EventKind.GPU_RECOVERED, code=recovery_code(row.began), at=fault.end)
+        code = 1 if row.began in LOSS_EVENTS else 0
+        yield Event(view=view, kind=EventKind.GPU_RECOVERED, code=code, at=fault.end)
 
 
 def _value(name: str, change: Value | Absent | Times, readings: ReadingValues) -> Value | Absent:

@@ -6,9 +6,12 @@ import { secondsText, timeText } from "./format.js";
 /** Attributes that are in the first columns, or of no use to people. */
 const APART = new Set(["name", "log_seq"]);
 
-/** Return a short text of an event: kind, code and name. The code of a recovery is shown as its meaning. */
+/** Kinds with the code of a reset, and its text. */
+const RESETS = { gpu_recovered: "(reset)", gpu_reset: "", driver_reloaded: "" };
+
+/** Return a short text of an event: kind, code and name. The code of a reset is shown as its meaning. */
 export function eventText(event) {
-  const code = event.kind === "gpu_recovered" ? "(reset)" : String(event.code);
+  const code = RESETS[event.kind] ?? String(event.code);
   return [event.kind, event.code ? code : "", event.attributes?.name ?? ""].filter(Boolean).join(" ");
 }
 
