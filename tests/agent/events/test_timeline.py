@@ -395,6 +395,26 @@ def test_removed_device_has_no_counts() -> None:
     assert machine.state.views() == {}
 
 
+def test_gpu_has_its_counts_once_it_is_read() -> None:
+    """The first counts are due before the first passes of the readers have ended."""
+    machine = Machine()
+    machine.emit_pending()
+    machine.clock.advance(1)
+
+    def read_second_gpu() -> None:
+        samples = (machine.sample("nvml", Lane.FAST, gpu(1), {"gpu_state": "ok"}),)
+        outcome = machine.outcome("nvml", Lane.FAST, Round(samples=samples))
+        machine.state.apply(machine.timeline.take(outcome, machine.state))
+
+    read_second_gpu()
+    assert machine.timeline.due_in() == 0
+    machine.emit_pending(everything=False)
+    values = machine.state.views()[gpu(1).key][READER, Lane.EVENT].sample.values
+    assert values["gpu_xid_events_total"] == 0
+    read_second_gpu()
+    assert machine.timeline.due_in() > 0
+
+
 def test_scraped_reading_beside_a_local_one_is_no_change() -> None:
     """Scraped values are older: a lower energy counter of an exporter is not a GPU reset."""
     machine = Machine()

@@ -203,6 +203,7 @@ class Timeline:
                 self._failures.restore(one.view, one.event, one.failed_at)
         self._occupants = dict(saved.occupants) if saved else {}
         self._next_sample = clock.monotonic()
+        self._counted: set[str] = set()  # view keys at the last sample of the counts, and of devices read since
 
     def take(self, outcome: Outcome, state: AgentState) -> Outcome:
         """Take the events of a pass and those that its readings show; return the pass without events."""
@@ -210,6 +211,10 @@ class Timeline:
         if done is None:
             return outcome
         now = self._clock.monotonic()
+        new = {one.view.key for one in done.samples if one.view is not None} - self._counted
+        if new:
+            self._counted |= new
+            self._next_sample = now
 
         def is_failed(key: str) -> bool | None:
             return _is_failed(key, state, now)
@@ -263,6 +268,7 @@ class Timeline:
         status = msgspec.structs.replace(
             status_before(), state=ReaderState.OK, last_attempt=now_ns, last_success=now_ns
         )
+        self._counted = set(state.views())
         samples = list(self._samples(state, now_ns))
         if released is not None:
             samples.append(_sample(None, now_ns, {RELEASED: int(released)}))
