@@ -117,7 +117,7 @@ def test_agent_that_stops_saves_the_time_of_its_last_reading_of_the_driver(tmp_p
     """After the next start, a reload of the driver in the meantime is known to be later than that."""
 
     def saved_at() -> int:
-        return int(json.loads((tmp_path / "state/agent/events.json").read_bytes())["session_at"])
+        return int(json.loads((tmp_path / "state/agent/events.json").read_bytes())["last"]["session_at"])
 
     wait_until((tmp_path / "state/agent/events.json").exists, what="the first saved event")
     before = saved_at()

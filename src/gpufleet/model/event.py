@@ -161,7 +161,7 @@ EVENT_KINDS: dict[str, EventKindRow] = {
         EventKindRow(_K.HANG_ENDED, "The driver call returned", "", ("call",), _NVML),
         EventKindRow(_K.DRIVER_LOADED, "The kernel loaded the driver", "", ("version",), _LOG),
         EventKindRow(_K.DRIVER_RELOADED, "The driver was reloaded: its counters start again", _RESET_CODE,
-                ("version",), _READINGS),
+                (), _READINGS),
         EventKindRow(_K.DRIVER_UPGRADED, "The version of the driver changed", "", ("from", "to"), _READINGS),
         EventKindRow(_K.DRIVER_MISMATCH, "Library and kernel driver have different versions", "", ("message",),
                 f"{_LOG}, {_READINGS}"),

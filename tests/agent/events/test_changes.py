@@ -1,5 +1,6 @@
 """Events detected from changed readings."""
 
+import msgspec
 import pytest
 
 from gpufleet.agent.events.changes import ChangeDetector
@@ -37,7 +38,7 @@ def summaries(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
         ),
         (
             "gpu_energy_joules_total", 500.0, 3.0,
-            ("gpu_reset", 10, {"evidence": "the energy counter restarted"}),
+            ("gpu_reset", 5, {"evidence": "the energy counter restarted"}),
         ),
     ],
 )  # fmt: skip
@@ -71,6 +72,47 @@ def test_counter_restart_after_driver_reload_is_no_gpu_reset() -> None:
     assert changes.of_device(sample({"gpu_energy_joules_total": 3.0}, session=2)) == []
 
 
+@pytest.mark.parametrize(
+    ("reason", "code"), [(Reason.TIMEOUT, 60), (Reason.DRIVER_ERROR, 60), (Reason.NOT_COLLECTED, 600)]
+)
+def test_reset_was_after_the_last_pass_that_failed(reason: Reason, code: int) -> None:
+    """While the GPUs are released, no pass reads them."""
+    changes = ChangeDetector()
+    changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
+    changes.of_device(sample({"gpu_energy_joules_total": Absent(reason)}, at=640 * SECOND))
+    reset = changes.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
+    assert [(event.kind, event.code) for event in reset] == [("gpu_reset", code)]
+
+
+def test_reset_was_after_the_last_pass_without_a_driver_that_works() -> None:
+    changes = ChangeDetector()
+    changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
+    changes.of_machine(machine({"nvidia_driver_state": "hung"}, session=0, at=640 * SECOND))
+    reset = changes.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
+    assert [(event.kind, event.code) for event in reset] == [("gpu_reset", 60)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "session", "joules", "expected"),
+    [
+        ("nvml", 1, 3.0, [("gpu_reset", 600)]),
+        ("nvml", 1, 501.0, []),
+        ("nvml", 2, 3.0, []),
+        ("dcgm", 1, 3.0, []),
+    ],
+)
+def test_reset_before_the_start_shows_by_the_energy_of_the_same_reader(
+    reader: str, session: int, joules: float, expected: list[tuple[str, int]]
+) -> None:
+    first = ChangeDetector()
+    first.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
+    second = ChangeDetector(energies=first.energies())
+    now = sample({"gpu_energy_joules_total": joules}, at=700 * SECOND, session=session)
+    found = second.of_device(msgspec.structs.replace(now, reader=reader))
+    assert [(event.kind, event.code) for event in found] == expected
+    assert [one.value for one in second.energies().values()] == [joules]
+
+
 def test_throttle_has_cause_start_and_duration() -> None:
     changes = ChangeDetector()
     mask = "gpu_clock_event_reasons_mask"
@@ -97,13 +139,13 @@ def test_throttle_seen_at_the_first_pass_has_no_duration() -> None:
 def test_driver_failure_upgrade_and_reload_are_events() -> None:
     changes = ChangeDetector(driver="570.1", session=1)
     assert changes.of_machine(machine({"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"})) == []
-    gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0))
+    gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0, at=10 * SECOND))
     assert summaries(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
     works: dict[str, Value | Absent] = {"nvidia_driver_state": "ok", "nvidia_driver_version": "580.2"}
     back = changes.of_machine(machine(works, session=2, at=15 * SECOND))
     assert summaries(back) == [
         ("driver_upgraded", 0, {"from": "570.1", "to": "580.2"}),
-        ("driver_reloaded", 10, {"version": "580.2"}),
+        ("driver_reloaded", 5, {}),
         ("driver_works", 0, {"before": "no_driver"}),
     ]
     mismatch = changes.of_machine(machine({"nvidia_driver_state": "mismatch"}, session=0))
@@ -116,7 +158,7 @@ def test_reload_before_the_start_was_after_the_last_reading(read_at: int, code: 
     changes = ChangeDetector(driver="570.1", session=1, session_at=read_at)
     values: dict[str, Value | Absent] = {"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"}
     reloaded = changes.of_machine(machine(values, session=2, at=700 * SECOND))
-    assert summaries(reloaded) == [("driver_reloaded", code, {"version": "570.1"})]
+    assert summaries(reloaded) == [("driver_reloaded", code, {})]
 
 
 def test_added_removed_and_rebound_gpus_are_events() -> None:

@@ -254,6 +254,23 @@ def test_reset_between_two_agents_was_after_the_last_pass_with_the_loss(boot: st
     assert [(event.kind, event.code) for event in second.emit_pending()] == [("gpu_recovered", 300)]
 
 
+@pytest.mark.parametrize(("boot", "expected"), [("boot-1", [("gpu_reset", 300)]), ("boot-2", [])])
+def test_reset_between_two_agents_shows_by_the_energy(boot: str, expected: list[tuple[str, int]]) -> None:
+    """The GPU answered until an operator stopped the agent for 300 s to reset it."""
+
+    def read(machine: Machine, joules: float) -> tuple[Event, ...]:
+        sample = machine.sample("nvml", Lane.FAST, gpu(0), {"gpu_energy_joules_total": joules})
+        outcome = machine.outcome("nvml", Lane.FAST, Round(samples=(sample,)))
+        machine.state.apply(machine.timeline.take(outcome, machine.state))
+        return machine.emit_pending()
+
+    first = Machine()
+    assert read(first, 500.0) == ()
+    second = Machine(first.timeline.state_to_save(first.state), boot=boot)
+    second.clock.advance(300)
+    assert [(event.kind, event.code) for event in read(second, 3.0)] == expected
+
+
 def test_loss_before_a_boot_is_reported_after_a_restart() -> None:
     """The agent was restarted after the boot before a reader had passed."""
     first = Machine()

@@ -1,11 +1,15 @@
 """Events derived from readings: values that differ from the previous pass. Pure."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
+
+import msgspec
 
 from gpufleet.agent.collect.pci import is_nvidia_gpu
 from gpufleet.fleet.device_events import reset_code
 from gpufleet.model.absence import Absent
+from gpufleet.model.device_state import OK, is_failure
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import Sample, Value, precedence
@@ -18,7 +22,7 @@ driver names no specific cause. Power cap, idle and application clocks are norma
 
 _CLOSER = THROTTLES["hw_thermal"] | THROTTLES["power_brake"]
 
-
+_ENERGY = "gpu_energy_joules_total"
 _MACHINE = ""
 _OF_DRIVER = frozenset({"nvidia_driver_version", "nvidia_driver_state"})
 
@@ -26,13 +30,36 @@ REPORTER_TIMEOUT_NS = 180 * NANOS
 """Time without a sample of a subject after which a less trusted reader replaces its reader."""
 
 
-class _DeviceHistory:
-    """The last values of one device, and the time of each in nanoseconds since 1970."""
+class LastEnergy(msgspec.Struct, frozen=True):
+    """The energy counter of a device at its last pass.
 
-    def __init__(self) -> None:
-        self.values: dict[str, tuple[Value, int]] = {}
-        self.session = 0
-        self.throttled: dict[str, int | None] = {}  # cause to its start; None if it was active at the first sample
+    Attributes:
+        reader: name of the reader; those of two readers differ.
+        session: driver session, or 0.
+        value: joules.
+        at: time of the last pass with the value, or with a failure to read it, nanoseconds since 1970.
+    """
+
+    reader: str
+    session: int
+    value: Value
+    at: int
+
+
+class _DeviceHistory:
+    """The last values of one device by one reader.
+
+    Attributes:
+        values: metric to its last value, and the time of the last pass with it or with a failure to read it.
+        session: driver session, or 0.
+        throttled: cause to its start; None if it was active at the first sample.
+    """
+
+    def __init__(self, reader: str, energy: LastEnergy | None = None) -> None:
+        self.reader = reader
+        self.values: dict[str, tuple[Value, int]] = {} if energy is None else {_ENERGY: (energy.value, energy.at)}
+        self.session = 0 if energy is None else energy.session
+        self.throttled: dict[str, int | None] = {}
 
 
 class _Reporters:
@@ -53,12 +80,26 @@ class _Reporters:
 
 
 class ChangeDetector:
-    """Compares each pass of one machine with the previous one."""
+    """Compares each pass of one machine with the previous one.
 
-    def __init__(self, *, driver: str = "", session: int = 0, session_at: int = 0) -> None:
-        """Start with version, session and last reading of the driver from before the agent's start, if known."""
+    Attributes:
+        driver: version of the driver.
+        session: driver session.
+        session_at: last pass that read it or found that the driver does not work, nanoseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: str = "",
+        session: int = 0,
+        session_at: int = 0,
+        energies: Mapping[str, LastEnergy] = MappingProxyType({}),
+    ) -> None:
+        """Start with what is known from before the agent's start; `energies` are by view key."""
         self.driver, self.session, self.session_at = driver, session, session_at
-        self._devices: dict[str, _DeviceHistory] = {}
+        self._devices = {key: _DeviceHistory(one.reader, one) for key, one in energies.items()}
+        self._failed_at = 0  # last pass that found that the driver does not work
         self._reporters = _Reporters()
         self._driver_state: str | None = None
         self._functions: dict[str, PciFunction] | None = None
@@ -82,9 +123,12 @@ class ChangeDetector:
         if isinstance(state, str):
             if sample.driver_session:
                 if self.session and sample.driver_session != self.session:
-                    code = reset_code(self.session_at, sample.measured_at)
-                    emit(EventKind.DRIVER_RELOADED, code, version=self.driver)
-                self.session, self.session_at = sample.driver_session, sample.measured_at
+                    emit(EventKind.DRIVER_RELOADED, reset_code(self.session_at, sample.measured_at))
+                self.session = sample.driver_session
+            if sample.driver_session or state != OK:
+                self.session_at = sample.measured_at
+            if state != OK:
+                self._failed_at = sample.measured_at
             before, self._driver_state = self._driver_state, state
             if before not in (None, state):
                 if state == "ok":
@@ -102,9 +146,9 @@ class ChangeDetector:
         counts = self._reporters.take(view.key, sample)
         if counts is False:
             return []
-        if counts is None:
-            self._devices.pop(view.key, None)
-        known = self._devices.setdefault(view.key, _DeviceHistory())
+        known = self._devices.get(view.key)
+        if known is None or known.reader != sample.reader:
+            known = self._devices[view.key] = _DeviceHistory(sample.reader)
         events: list[Event] = []
 
         def emit(kind: EventKind, code: int = 0, **attributes: str) -> None:
@@ -117,16 +161,24 @@ class ChangeDetector:
             known.session = sample.driver_session
         for name, compare in _COMPARISONS.items():
             value = sample.values.get(name)
-            if value is None or isinstance(value, Absent):
-                continue
             before, read_at = known.values.get(name, (None, 0))
+            if value is None or isinstance(value, Absent):
+                if before is not None and value is not None and is_failure(value.reason):
+                    known.values[name] = before, sample.measured_at
+                continue
             known.values[name] = value, sample.measured_at
             if before is not None and before != value:
+                read_at = max(read_at, self._failed_at)
                 compare(emit, _Change(before, value, read_at, sample.measured_at, same_session))
         mask = sample.values.get("gpu_clock_event_reasons_mask")
         if isinstance(mask, int):
             _compare_clocks(emit, known, mask, sample.measured_at)
         return events
+
+    def energies(self) -> dict[str, LastEnergy]:
+        """Return the last energy counters by view key."""
+        found = [(key, one, one.values.get(_ENERGY)) for key, one in self._devices.items()]
+        return {key: LastEnergy(one.reader, one.session, *last) for key, one, last in found if last is not None}
 
     def of_bus(self, functions: tuple[PciFunction, ...], at: int) -> list[Event]:
         """Return the events that a PCI listing shows."""
@@ -155,7 +207,10 @@ class ChangeDetector:
 
 
 class _Change(NamedTuple):
-    """A value of a device that differs from the one before it; their times in nanoseconds since 1970."""
+    """A value of a device that differs from the one before it; their times in nanoseconds since 1970.
+
+    `before_at` is the last pass before the change: it had the value, or failed to read it.
+    """
 
     before: Value
     value: Value
@@ -200,7 +255,7 @@ def _on_change(kind: EventKind) -> Callable[[_Emit, _Change], None]:
 
 
 _COMPARISONS: Mapping[str, Callable[[_Emit, _Change], None]] = {
-    "gpu_energy_joules_total": _on_fall,
+    _ENERGY: _on_fall,
     "gpu_ecc_uncorrected_errors_total": _on_ecc,
     "gpu_row_remap_pending": _on_rise(EventKind.ROW_REMAP_PENDING),
     "gpu_row_remap_failed": _on_rise(EventKind.ROW_REMAP_FAILED),

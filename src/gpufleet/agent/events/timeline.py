@@ -13,7 +13,7 @@ from gpufleet.agent.collect.assemble import current_readings
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import AgentState, Outcome
-from gpufleet.agent.events.changes import ChangeDetector
+from gpufleet.agent.events.changes import ChangeDetector, LastEnergy
 from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
 from gpufleet.agent.events.groups import STATE_SECONDS, EventGroups, log_seq
 from gpufleet.fleet.device_events import FAILURE_OF_STATE
@@ -135,6 +135,20 @@ class Occupant(msgspec.Struct, frozen=True):
     before: str = ""
 
 
+class LastPasses(msgspec.Struct, frozen=True, kw_only=True):
+    """The last passes before a save: a reset after it was later than them.
+
+    Attributes:
+        session_at: see `ChangeDetector`.
+        failed_at: see `DeviceFailures`.
+        energies: view key to the energy counter of a device.
+    """
+
+    session_at: int = 0
+    failed_at: dict[str, int] = {}
+    energies: dict[str, LastEnergy] = {}
+
+
 class SavedEvents(msgspec.Struct, kw_only=True):
     """Content of the event file.
 
@@ -143,8 +157,7 @@ class SavedEvents(msgspec.Struct, kw_only=True):
         log_seq: the newest kernel log record whose event was emitted, or -1.
         xids: counts of that boot.
         driver, session: version and session of the driver at its last reading.
-        session_at: time of that reading, nanoseconds since 1970.
-        failed_at: see `DeviceFailures`.
+        last: what changes with every pass.
         events: the newest events, oldest first.
         occupants: PCI address to the GPU that was last read there, in any boot.
     """
@@ -154,16 +167,13 @@ class SavedEvents(msgspec.Struct, kw_only=True):
     xids: XidCounts
     driver: str = ""
     session: int = 0
-    session_at: int = 0
-    failed_at: dict[str, int] = {}
+    last: LastPasses = LastPasses()
     events: tuple[Event, ...] = ()
     occupants: dict[str, Occupant] = {}
 
     def differs(self, other: "SavedEvents | None") -> bool:
-        """Return whether more differs than `session_at` and `failed_at`, which change with every pass."""
-        return other is None or self != msgspec.structs.replace(
-            other, session_at=self.session_at, failed_at=self.failed_at
-        )
+        """Return whether more differs than `last`."""
+        return other is None or self != msgspec.structs.replace(other, last=self.last)
 
 
 def event_file(path: Path) -> SavedFile[SavedEvents]:
@@ -193,11 +203,12 @@ class Timeline:
         self._changes = ChangeDetector(
             driver=saved.driver if saved else "",
             session=old.session if old else 0,
-            session_at=old.session_at if old else 0,
+            session_at=old.last.session_at if old else 0,
+            energies=old.last.energies if old else {},
         )
         self._groups = EventGroups()
         self._failures = DeviceFailures()
-        self._unended = _unended_failures(saved.events, saved.failed_at) if saved else {}
+        self._unended = _unended_failures(saved.events, saved.last.failed_at) if saved else {}
         for one in self._unended.values() if old else ():
             if one.event.at >= self._xids.since:  # of this boot
                 self._failures.restore(one.view, one.event, one.failed_at)
@@ -284,8 +295,11 @@ class Timeline:
             xids=self._xids,
             driver=self._changes.driver,
             session=self._changes.session,
-            session_at=self._changes.session_at,
-            failed_at={key: one.failed_at for key, one in self._unended.items()} | self._failures.failed_at,
+            last=LastPasses(
+                session_at=self._changes.session_at,
+                failed_at={key: one.failed_at for key, one in self._unended.items()} | self._failures.failed_at,
+                energies=self._changes.energies(),
+            ),
             events=tuple(state.events),
             occupants=self._occupants,
         )
