@@ -7,7 +7,7 @@ import pytest
 
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import Outcome
-from gpufleet.agent.events.timeline import SavedEvents, Timeline, event_file, status_before
+from gpufleet.agent.events.timeline import NO_WATCHER, SavedEvents, Timeline, event_file, status_before
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -269,6 +269,21 @@ def test_reset_between_two_agents_shows_by_the_energy(boot: str, expected: list[
     second = Machine(first.timeline.state_to_save(first.state), boot=boot)
     second.clock.advance(300)
     assert [(event.kind, event.code) for event in read(second, 3.0)] == expected
+
+
+def test_exporters_absence_of_xids_stays_if_this_agent_watches_no_source() -> None:
+    """The exporter's own agent watches the kernel log, and has seen no XID."""
+    machine = Machine()
+    unread = machine.sample("kmsg", Lane.SLOW, None, {LOST: Absent(Reason.NOT_PERMITTED)})
+    machine.passed("kmsg", Lane.SLOW, unread)
+    none_yet = Absent(Reason.NO_DATA, "none since counting began")
+    sample = machine.sample("dcgm", Lane.EVENT, gpu(1), {"gpu_last_xid": none_yet, "gpu_xid_events_total": 0})
+    sample = msgspec.structs.replace(sample, provenance=Provenance.IMPORTED)
+    machine.passed("dcgm", Lane.EVENT, sample)
+    machine.emit_pending()
+    assert machine.value("gpu_last_xid") == NO_WATCHER
+    values = machine.state.views()[gpu(1).key][READER, Lane.EVENT].sample.values
+    assert values.keys() == {"gpu_last_xid_timestamp_seconds", "gpu_xid_watched_since_timestamp_seconds"}
 
 
 def test_loss_before_a_boot_is_reported_after_a_restart() -> None:

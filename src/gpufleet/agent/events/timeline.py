@@ -222,7 +222,8 @@ class Timeline:
         if done is None:
             return outcome
         now = self._clock.monotonic()
-        new = {one.view.key for one in done.samples if one.view is not None} - self._counted
+        own = [one for one in done.samples if one.provenance is not Provenance.IMPORTED]
+        new = {one.view.key for one in own if one.view is not None} - self._counted
         if new:
             self._counted |= new
             self._next_sample = now
@@ -231,9 +232,7 @@ class Timeline:
             return _is_failed(key, state, now)
 
         found = [event for event in done.events if not self._is_known(event)]
-        for sample in done.samples:
-            if sample.provenance is Provenance.IMPORTED:
-                continue  # imported values are from other times: beside our own readings they would look like changes
+        for sample in own:  # imported values are from other times: beside our own readings they would look like changes
             self._note_occupant(sample)
             found += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
         if done.inventory is not None:
@@ -397,9 +396,14 @@ class Timeline:
             if view is None or view.kind is not ViewKind.GPU or view.side is not Side.HOST:
                 continue
             self._xids.place(view)
-            driver_reports = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
-            values, dims = self._xids.values(view, watched=log_is_read or driver_reports)
-            yield _sample(view, at, values, dims)
+            is_watched = log_is_read or any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
+            values, dims = self._xids.values(view, watched=is_watched)
+            if not is_watched:  # the page of an exporter can have them, or a better reason
+                values = {
+                    name: value for name, value in values.items() if not any(name in one.values for one in others)
+                }
+            if values:
+                yield _sample(view, at, values, dims)
 
 
 class _Unended(NamedTuple):
