@@ -92,25 +92,49 @@ def test_reset_was_after_the_last_pass_without_a_driver_that_works() -> None:
     assert [(event.kind, event.code) for event in reset] == [("gpu_reset", 60)]
 
 
+RESTARTED = [("gpu_reset", 600)]
+
+
 @pytest.mark.parametrize(
-    ("reader", "session", "joules", "expected"),
+    ("session", "readings", "expected"),
     [
-        ("nvml", 1, 3.0, [("gpu_reset", 600)]),
-        ("nvml", 1, 501.0, []),
-        ("nvml", 2, 3.0, []),
-        ("dcgm", 1, 3.0, []),
+        (1, [("nvml", 3.0)], RESTARTED),
+        (1, [("nvml", 501.0)], []),
+        (2, [("nvml", 3.0)], []),
+        (1, [("dcgm", 3.0)], RESTARTED),
+        (1, [("dcgm", 3.0), ("nvml", 3.0), ("dcgm", 3.0)], RESTARTED),
+        (1, [("nvml", 3.0), ("dcgm", 3.0)], RESTARTED),
+        (1, [("exporter", 3.0)], []),
+        (1, [("exporter", 3.0), ("nvml", 3.0)], RESTARTED),
     ],
 )
-def test_reset_before_the_start_shows_by_the_energy_of_the_same_reader(
-    reader: str, session: int, joules: float, expected: list[tuple[str, int]]
+def test_reset_before_the_start_is_an_event_whichever_reader_is_first(
+    session: int, readings: list[tuple[str, float]], expected: list[tuple[str, int]]
 ) -> None:
+    """Each reader is compared with itself: their values differ by moments."""
     first = ChangeDetector()
-    first.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
-    second = ChangeDetector(energies=first.energies())
-    now = sample({"gpu_energy_joules_total": joules}, at=700 * SECOND, session=session)
-    found = second.of_device(msgspec.structs.replace(now, reader=reader))
+    for reader in ("nvml", "dcgm"):
+        one = sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND)
+        first.of_device(msgspec.structs.replace(one, reader=reader))
+    second = ChangeDetector(energies=first.energies.last)
+    found: list[Event] = []
+    for reader, joules in readings:
+        one = sample({"gpu_energy_joules_total": joules}, at=700 * SECOND, session=session)
+        found += second.of_device(msgspec.structs.replace(one, reader=reader))
     assert [(event.kind, event.code) for event in found] == expected
-    assert [one.value for one in second.energies().values()] == [joules]
+
+
+def test_driver_that_failed_before_the_start_was_not_reset_yet() -> None:
+    first = ChangeDetector()
+    first.of_machine(machine({"nvidia_driver_state": "ok"}, at=100 * SECOND))
+    first.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
+    first.of_machine(machine({"nvidia_driver_state": "hung"}, session=0, at=640 * SECOND))
+    second = ChangeDetector(
+        session=1, session_at=first.session_at, failed_at=first.failed_at, energies=first.energies.last
+    )
+    reset = second.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
+    reloaded = second.of_machine(machine({"nvidia_driver_state": "ok"}, session=2, at=700 * SECOND))
+    assert [(event.kind, event.code) for event in (*reset, *reloaded)] == [("gpu_reset", 60), ("driver_reloaded", 60)]
 
 
 def test_throttle_has_cause_start_and_duration() -> None:

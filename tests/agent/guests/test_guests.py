@@ -67,18 +67,22 @@ def result_of(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def reader_of(name: str, passes: list[tuple[str, str]], exhausted: asyncio.Event) -> ScriptedReader:
-    """Return a reader that answers in its turn: `passes` are readers and the states of a GPU that they read."""
+def reader_of(name: str, passes: list[tuple[str, str | float]], exhausted: asyncio.Event) -> ScriptedReader:
+    """Return a reader that answers in its turn.
+
+    `passes` are readers and what they read of a GPU: its state, or its energy in joules.
+    """
 
     async def script(lane: Lane) -> Round:
         if not passes:
             exhausted.set()
         if not passes or passes[0][0] != name:
             raise ReaderError(Reason.TIMEOUT, "no answer")
-        _, state = passes.pop(0)
+        _, value = passes.pop(0)
+        metric = "gpu_state" if isinstance(value, str) else "gpu_energy_joules_total"
         view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:05:00.0")
         return Round(
-            samples=(Sample(view=view, reader=name, lane=lane, measured_at=1, values={"gpu_state": state}),),
+            samples=(Sample(view=view, reader=name, lane=lane, measured_at=1, values={metric: value}),),
         )
 
     return ScriptedReader(name, script)
@@ -86,7 +90,9 @@ def reader_of(name: str, passes: list[tuple[str, str]], exhausted: asyncio.Event
 
 async def test_loss_and_recovery_of_a_guests_gpu_are_events() -> None:
     """The access path changes while the GPU is lost: that is no second loss."""
-    passes = [("dcgm", "ok"), ("dcgm", "lost"), ("nvidia_smi", "lost"), ("nvidia_smi", "ok")]
+    passes: list[tuple[str, str | float]] = [
+        *(("dcgm", "ok"), ("dcgm", "lost"), ("nvidia_smi", "lost"), ("nvidia_smi", "ok"))
+    ]
     exhausted = asyncio.Event()
     paths = tuple(AccessPath(name=name, reader=reader_of(name, passes, exhausted)) for name in ("dcgm", "nvidia_smi"))
     guests = GuestSupervisor(
@@ -113,9 +119,15 @@ async def test_loss_and_recovery_of_a_guests_gpu_are_events() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [("lost", "ok", ["gpu_lost", "gpu_recovered"]), (500.0, 3.0, ["gpu_reset"]), (500.0, 501.0, [])],
+)
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped and started", "changed"])
-async def test_gpu_that_a_restart_of_its_guest_repairs_recovers(is_stopped: bool) -> None:
-    passes, exhausted, source = [("dcgm", "lost")], asyncio.Event(), ScriptedSource()
+async def test_repair_of_a_gpu_by_a_restart_of_its_guest_is_an_event(
+    is_stopped: bool, before: str | float, after: str | float, expected: list[str]
+) -> None:
+    passes, exhausted, source = [("dcgm", before)], asyncio.Event(), ScriptedSource()
     path = AccessPath(name="dcgm", reader=reader_of("dcgm", passes, exhausted))
     guests = GuestSupervisor(
         [source],
@@ -136,7 +148,7 @@ async def test_gpu_that_a_restart_of_its_guest_repairs_recovers(is_stopped: bool
         source.is_running, source.details = not is_stopped, GuestDetails(labels={"run": "2"})
         await wait_until_async(is_restarted)
         exhausted.clear()
-        passes.append(("dcgm", "ok"))
+        passes.append(("dcgm", after))
         source.is_running = True
         async with asyncio.timeout(30):
             await exhausted.wait()
@@ -144,7 +156,7 @@ async def test_gpu_that_a_restart_of_its_guest_repairs_recovers(is_stopped: bool
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     events = [event.kind for report in guests.take("host") for event in report.events]
-    assert events == ["gpu_lost", "gpu_recovered"]
+    assert events == expected
 
 
 async def test_repeated_state_has_the_time_of_its_pass() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,40 +25,88 @@ _ENERGY = "gpu_energy_joules_total"
 _MACHINE = ""
 _OF_DRIVER = frozenset({"nvidia_driver_version", "nvidia_driver_state"})
 
+MAX_DEVICES = 4096
+"""Maximum number of devices with an energy counter; the earliest is dropped."""
+
 REPORTER_TIMEOUT_NS = 180 * NANOS
 """Time without a sample of a subject after which a less trusted reader replaces its reader."""
 
 
 class LastEnergy(msgspec.Struct, frozen=True):
-    """The energy counter of a device at its last pass.
+    """The energy counter of a device at the last pass of a reader.
 
     Attributes:
-        reader: name of the reader; those of two readers differ.
+        joules: the counter.
+        at: time of the last pass that read it, or failed to, nanoseconds since 1970.
         session: driver session, or 0.
-        value: joules.
-        at: time of the last pass with the value, or with a failure to read it, nanoseconds since 1970.
     """
 
-    reader: str
-    session: int
-    value: Value
+    joules: float
     at: int
+    session: int
+
+
+class EnergyCounters:
+    """Energy counters of devices, each by reader. A counter that restarts shows a reset.
+
+    Attributes:
+        last: view key to reader to its last counter.
+    """
+
+    def __init__(self, last: Mapping[str, Mapping[str, LastEnergy]] = MappingProxyType({})) -> None:
+        """Start with counters from before the agent's start."""
+        self.last = {key: dict(readers) for key, readers in last.items()}
+        self._reset_at: dict[str, int] = {}  # view key to the time of its last event
+
+    def reset(self, sample: Sample, *, counts: bool = True, failed_at: int = 0) -> Event | None:
+        """Record the counter of a device; return the event of the reset that it shows, or None.
+
+        A reload of the driver is no reset of a GPU. Nor is a reset that another reader has shown a second one.
+
+        Args:
+            sample: of a device.
+            counts: whether the reader is the one that counts for the device.
+            failed_at: last pass that found that the driver does not work, nanoseconds since 1970.
+        """
+        view, value = sample.view, sample.values.get(_ENERGY)
+        if view is None or value is None:
+            return None
+        before = self.last.get(view.key, {}).get(sample.reader)
+        if not isinstance(value, int | float):
+            if before is not None and isinstance(value, Absent) and is_failure(value.reason):
+                self.last[view.key][sample.reader] = msgspec.structs.replace(before, at=sample.measured_at)
+            return None
+        session = sample.driver_session or (before.session if before is not None else 0)
+        self._record(view.key, sample.reader, LastEnergy(float(value), sample.measured_at, session))
+        if before is None or value >= before.joules or before.session not in (0, session) or not counts:
+            return None
+        since = max(before.at, failed_at)
+        if since < self._reset_at.get(view.key, 0):
+            return None
+        self._reset_at[view.key] = sample.measured_at
+        return Event(
+            view=view,
+            kind=EventKind.GPU_RESET,
+            code=reset_code(since, sample.measured_at),
+            at=sample.measured_at,
+            attributes={"evidence": "the energy counter restarted"},
+        )
+
+    def _record(self, key: str, reader: str, energy: LastEnergy) -> None:
+        self.last.setdefault(key, {})[reader] = energy
+        if len(self.last) > MAX_DEVICES:
+            first = next(iter(self.last))
+            del self.last[first]
+            self._reset_at.pop(first, None)
 
 
 class _DeviceHistory:
-    """The last values of one device by one reader.
+    """The last values of one device."""
 
-    Attributes:
-        values: metric to its last value, and the time of the last pass with it or with a failure to read it.
-        session: driver session, or 0.
-        throttled: cause to its start; None if it was active at the first sample.
-    """
-
-    def __init__(self, reader: str, energy: LastEnergy | None = None) -> None:
-        self.reader = reader
-        self.values: dict[str, tuple[Value, int]] = {} if energy is None else {_ENERGY: (energy.value, energy.at)}
-        self.session = 0 if energy is None else energy.session
-        self.throttled: dict[str, int | None] = {}
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self.session = 0
+        self.throttled: dict[str, int | None] = {}  # cause to its start; None if it was active at the first sample
 
 
 class _Reporters:
@@ -85,7 +132,9 @@ class ChangeDetector:
     Attributes:
         driver: version of the driver.
         session: driver session.
-        session_at: last pass that read it or found that the driver does not work, nanoseconds since 1970.
+        session_at: last pass that read the session, nanoseconds since 1970.
+        failed_at: last pass that found that the driver does not work, nanoseconds since 1970.
+        energies: energy counters of the devices.
     """
 
     def __init__(
@@ -94,12 +143,14 @@ class ChangeDetector:
         driver: str = "",
         session: int = 0,
         session_at: int = 0,
-        energies: Mapping[str, LastEnergy] = MappingProxyType({}),
+        failed_at: int = 0,
+        energies: Mapping[str, Mapping[str, LastEnergy]] = MappingProxyType({}),
     ) -> None:
-        """Start with what is known from before the agent's start; `energies` are by view key."""
-        self.driver, self.session, self.session_at = driver, session, session_at
-        self._devices = {key: _DeviceHistory(one.reader, one) for key, one in energies.items()}
-        self._failed_at = 0  # last pass that found that the driver does not work
+        """Start with what is known from before the agent's start; `energies` as in `EnergyCounters`."""
+        self.driver, self.session = driver, session
+        self.session_at, self.failed_at = session_at, failed_at
+        self.energies = EnergyCounters(energies)
+        self._devices: dict[str, _DeviceHistory] = {}
         self._reporters = _Reporters()
         self._driver_state: str | None = None
         self._functions: dict[str, PciFunction] | None = None
@@ -123,12 +174,11 @@ class ChangeDetector:
         if isinstance(state, str):
             if sample.driver_session:
                 if self.session and sample.driver_session != self.session:
-                    emit(EventKind.DRIVER_RELOADED, reset_code(self.session_at, sample.measured_at))
-                self.session = sample.driver_session
-            if sample.driver_session or state != OK:
-                self.session_at = sample.measured_at
+                    since = max(self.session_at, self.failed_at) if self.session_at else 0
+                    emit(EventKind.DRIVER_RELOADED, reset_code(since, sample.measured_at))
+                self.session, self.session_at = sample.driver_session, sample.measured_at
             if state != OK:
-                self._failed_at = sample.measured_at
+                self.failed_at = sample.measured_at
             before, self._driver_state = self._driver_state, state
             if before not in (None, state):
                 if state == "ok":
@@ -144,12 +194,13 @@ class ChangeDetector:
         view = sample.view
         assert view is not None
         counts = self._reporters.take(view.key, sample)
+        reset = self.energies.reset(sample, counts=counts is not False, failed_at=self.failed_at)
         if counts is False:
             return []
-        known = self._devices.get(view.key)
-        if known is None or known.reader != sample.reader:
-            known = self._devices[view.key] = _DeviceHistory(sample.reader)
-        events: list[Event] = []
+        if counts is None:
+            self._devices.pop(view.key, None)
+        known = self._devices.setdefault(view.key, _DeviceHistory())
+        events = [] if reset is None else [reset]
 
         def emit(kind: EventKind, code: int = 0, **attributes: str) -> None:
             events.append(
@@ -161,24 +212,16 @@ class ChangeDetector:
             known.session = sample.driver_session
         for name, compare in _COMPARISONS.items():
             value = sample.values.get(name)
-            before, read_at = known.values.get(name, (None, 0))
             if value is None or isinstance(value, Absent):
-                if before is not None and value is not None and is_failure(value.reason):
-                    known.values[name] = before, sample.measured_at
                 continue
-            known.values[name] = value, sample.measured_at
+            before = known.values.get(name)
+            known.values[name] = value
             if before is not None and before != value:
-                read_at = max(read_at, self._failed_at)
-                compare(emit, _Change(before, value, read_at, sample.measured_at, same_session))
+                compare(emit, before, value, same_session)
         mask = sample.values.get("gpu_clock_event_reasons_mask")
         if isinstance(mask, int):
             _compare_clocks(emit, known, mask, sample.measured_at)
         return events
-
-    def energies(self) -> dict[str, LastEnergy]:
-        """Return the last energy counters by view key."""
-        found = [(key, one, one.values.get(_ENERGY)) for key, one in self._devices.items()]
-        return {key: LastEnergy(one.reader, one.session, *last) for key, one, last in found if last is not None}
 
     def of_bus(self, functions: tuple[PciFunction, ...], at: int) -> list[Event]:
         """Return the events that a PCI listing shows."""
@@ -206,56 +249,30 @@ class ChangeDetector:
         return events
 
 
-class _Change(NamedTuple):
-    """A value of a device that differs from the one before it; their times in nanoseconds since 1970.
-
-    `before_at` is the last pass before the change: it had the value, or failed to read it.
-    """
-
-    before: Value
-    value: Value
-    before_at: int
-    at: int
-    same_session: bool
-
-    def grown(self) -> int | float:
-        """Return the difference of two numbers of one driver session, else 0."""
-        if not self.same_session or not isinstance(self.before, int | float) or not isinstance(self.value, int | float):
-            return 0
-        return self.value - self.before
-
-
 _Emit = Callable[..., None]
 
 
-def _on_fall(emit: _Emit, change: _Change) -> None:
-    if change.grown() < 0:
-        code = reset_code(change.before_at, change.at)
-        emit(EventKind.GPU_RESET, code, evidence="the energy counter restarted")
+def _on_ecc(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
+    if same_session and isinstance(before, int) and isinstance(value, int) and value > before:
+        emit(EventKind.ECC_UNCORRECTED, value - before)
 
 
-def _on_ecc(emit: _Emit, change: _Change) -> None:
-    if change.grown() > 0:
-        emit(EventKind.ECC_UNCORRECTED, int(change.grown()))
-
-
-def _on_rise(kind: EventKind) -> Callable[[_Emit, _Change], None]:
-    def compare(emit: _Emit, change: _Change) -> None:
-        if change.value == 1:
+def _on_rise(kind: EventKind) -> Callable[[_Emit, Value, Value, bool], None]:
+    def compare(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
+        if value == 1:
             emit(kind)
 
     return compare
 
 
-def _on_change(kind: EventKind) -> Callable[[_Emit, _Change], None]:
-    def compare(emit: _Emit, change: _Change) -> None:
-        emit(kind, **{"from": str(change.before), "to": str(change.value)})
+def _on_change(kind: EventKind) -> Callable[[_Emit, Value, Value, bool], None]:
+    def compare(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
+        emit(kind, **{"from": str(before), "to": str(value)})
 
     return compare
 
 
-_COMPARISONS: Mapping[str, Callable[[_Emit, _Change], None]] = {
-    _ENERGY: _on_fall,
+_COMPARISONS: Mapping[str, Callable[[_Emit, Value, Value, bool], None]] = {
     "gpu_ecc_uncorrected_errors_total": _on_ecc,
     "gpu_row_remap_pending": _on_rise(EventKind.ROW_REMAP_PENDING),
     "gpu_row_remap_failed": _on_rise(EventKind.ROW_REMAP_FAILED),
@@ -268,7 +285,7 @@ _COMPARISONS: Mapping[str, Callable[[_Emit, _Change], None]] = {
 def _compare_clocks(emit: _Emit, known: _DeviceHistory, mask: int, at: int) -> None:
     """Emit the start and end of throttling, at the resolution of the samples."""
     is_first = "gpu_clock_event_reasons_mask" not in known.values
-    known.values["gpu_clock_event_reasons_mask"] = mask, at
+    known.values["gpu_clock_event_reasons_mask"] = mask
     for cause, bit in THROTTLES.items():
         active = bool(mask & bit) and not (cause == "hw_slowdown" and mask & _CLOSER)
         if active and cause not in known.throttled:

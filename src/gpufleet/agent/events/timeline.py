@@ -139,14 +139,15 @@ class LastPasses(msgspec.Struct, frozen=True, kw_only=True):
     """The last passes before a save: a reset after it was later than them.
 
     Attributes:
-        session_at: see `ChangeDetector`.
+        session_at, driver_failed_at: see `ChangeDetector`.
         failed_at: see `DeviceFailures`.
-        energies: view key to the energy counter of a device.
+        energies: see `EnergyCounters`.
     """
 
     session_at: int = 0
+    driver_failed_at: int = 0
     failed_at: dict[str, int] = {}
-    energies: dict[str, LastEnergy] = {}
+    energies: dict[str, dict[str, LastEnergy]] = {}
 
 
 class SavedEvents(msgspec.Struct, kw_only=True):
@@ -204,6 +205,7 @@ class Timeline:
             driver=saved.driver if saved else "",
             session=old.session if old else 0,
             session_at=old.last.session_at if old else 0,
+            failed_at=old.last.driver_failed_at if old else 0,
             energies=old.last.energies if old else {},
         )
         self._groups = EventGroups()
@@ -296,8 +298,9 @@ class Timeline:
             session=self._changes.session,
             last=LastPasses(
                 session_at=self._changes.session_at,
+                driver_failed_at=self._changes.failed_at,
                 failed_at={key: one.failed_at for key, one in self._unended.items()} | self._failures.failed_at,
-                energies=self._changes.energies(),
+                energies=self._changes.energies.last,
             ),
             events=tuple(state.events),
             occupants=self._occupants,

@@ -10,6 +10,7 @@ import msgspec
 from gpufleet.agent.collect.assemble import Assembler
 from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, Timetable
+from gpufleet.agent.events.changes import EnergyCounters
 from gpufleet.agent.guests.access_paths import GUEST_ANSWERED_REASONS, AccessPath, FailoverReader, Link
 from gpufleet.agent.guests.health import AWAITING_ANSWER, NO_ACCESS_PATH, GuestHealth, ReadinessTimes, judge_health
 from gpufleet.fleet.device_events import DeviceStates
@@ -64,6 +65,19 @@ class GuestAccess(msgspec.Struct, frozen=True, kw_only=True):
     probe: tuple[AccessPath, ...] = ()
 
 
+class EarlierPasses:
+    """Earlier passes over the GPUs of a guest. They survive its watch: a restart can be what repairs a GPU.
+
+    Attributes:
+        states: their states.
+        energies: their energy counters.
+    """
+
+    def __init__(self) -> None:
+        self.states = DeviceStates(READER)
+        self.energies = EnergyCounters()
+
+
 class GuestWatch:
     """Reads one virtual machine until cancelled. Its failures do not affect other machines."""
 
@@ -77,7 +91,7 @@ class GuestWatch:
         on_change: Callable[[], None],
         collects: bool,
         spread: bool,
-        device_states: DeviceStates,
+        earlier: EarlierPasses,
     ) -> None:
         """Take the parts.
 
@@ -89,7 +103,7 @@ class GuestWatch:
             on_change: called after each change.
             collects: whether samples are collected for a batch.
             spread: start at the guest's own phase of the fast interval, because many guests start now.
-            device_states: states of its GPUs as an earlier watch of it left them.
+            earlier: the passes of an earlier watch of it.
         """
         self.found, self.guest = found, found.guest
         guest = found.guest
@@ -123,7 +137,7 @@ class GuestWatch:
         self._names: dict[str, str] = {}
         self._pending: deque[Sample] = deque(maxlen=MAX_PENDING)
         self._events: deque[Event] = deque(maxlen=MAX_PENDING)
-        self.device_states = device_states
+        self.earlier = earlier
         self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
         self._reported: GuestHealth | None = None
         self._reported_at = self._started
@@ -283,17 +297,18 @@ class GuestWatch:
         self._on_change()
 
     def _events_of(self, done: Round) -> tuple[Event, ...]:
-        """Return the XIDs of a pass, and the failures and recoveries of GPUs that its states show.
+        """Return the XIDs of a pass, and the failures, recoveries and resets of GPUs that its readings show.
 
         The states are compared across access paths: a GPU that another path reads does not fail again.
         """
         readers = {sample.view.key: sample.reader for sample in done.samples if sample.view is not None}
         changes = [
             msgspec.structs.replace(event, attributes={**event.attributes, "sources": readers[event.view.key]})
-            for event in self.device_states.change_by_samples(done.samples)
+            for event in self.earlier.states.change_by_samples(done.samples)
             if event.view is not None
         ]
-        return (*done.events, *changes)
+        resets = [event for sample in done.samples if (event := self.earlier.energies.reset(sample)) is not None]
+        return (*done.events, *changes, *resets)
 
     def _judge(self, outcome: Outcome) -> None:
         """Derive the health from the fast lane. Product names come on the static lane."""

@@ -4,9 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
-from gpufleet.agent.guests.guest import READER, GuestAccess, GuestWatch
+from gpufleet.agent.guests.guest import EarlierPasses, GuestAccess, GuestWatch
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
-from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.wire.batch import MachineReport
@@ -55,7 +54,7 @@ class GuestSupervisor:
         self._watches: dict[str, GuestWatch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped: list[tuple[GuestWatch, bool]] = []  # with whether the guest is gone, until the next batch
-        self._device_states: dict[str, DeviceStates] = {}  # of guests without a watch, by UID
+        self._earlier: dict[str, EarlierPasses] = {}  # of guests without a watch, by UID
         self._problems: dict[str, str] = {}
         self._changes = asyncio.Event()
 
@@ -155,7 +154,7 @@ class GuestSupervisor:
             on_change=self._changes.set,
             collects=self._collects,
             spread=spread,
-            device_states=self._device_states.pop(guest.uid, DeviceStates(READER)),
+            earlier=self._earlier.pop(guest.uid, EarlierPasses()),
         )
         self._watches[guest.uid] = watch
         run = supervise(watch.run, f"virtual machine {guest.title}", restart_seconds=RESTART_SECONDS)
@@ -170,9 +169,9 @@ class GuestSupervisor:
         watch = self._watches.pop(uid)
         if self._collects:
             self._stopped.append((watch, gone))
-        self._device_states[uid] = watch.device_states  # a restart can be what repairs a GPU
-        while len(self._device_states) > MAX_GUESTS:
-            del self._device_states[next(iter(self._device_states))]
+        self._earlier[uid] = watch.earlier
+        while len(self._earlier) > MAX_GUESTS:
+            del self._earlier[next(iter(self._earlier))]
         log.info("virtual machine %s (%s): removed", watch.guest.title, uid)
         self._changes.set()
 
