@@ -84,6 +84,18 @@ def test_reset_was_after_the_last_pass_that_failed(reason: Reason, code: int) ->
     assert [(event.kind, event.code) for event in reset] == [("gpu_reset", code)]
 
 
+@pytest.mark.parametrize(("state", "code"), [("unreadable", 60), ("hung", 60), ("ok", 600), (None, 600)])
+def test_reset_was_after_the_last_pass_with_a_failed_state(state: str | None, code: int) -> None:
+    """DCGM sends blanks for a GPU that does not answer. One that was started again has no data yet."""
+    changes = ChangeDetector()
+    changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
+    blank: dict[str, Value | Absent] = {"gpu_energy_joules_total": Absent(Reason.NO_DATA)}
+    shown: dict[str, Value | Absent] = {} if state is None else {"gpu_state": state}
+    changes.of_device(sample(blank | shown, at=640 * SECOND))
+    reset = changes.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
+    assert [(event.kind, event.code) for event in reset] == [("gpu_reset", code)]
+
+
 def test_reset_was_after_the_last_pass_without_a_driver_that_works() -> None:
     changes = ChangeDetector()
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))

@@ -286,6 +286,27 @@ def test_exporters_absence_of_xids_stays_if_this_agent_watches_no_source() -> No
     assert values.keys() == {"gpu_last_xid_timestamp_seconds", "gpu_xid_watched_since_timestamp_seconds"}
 
 
+@pytest.mark.parametrize(
+    ("why", "withheld", "code"),
+    [(Reason.TIMEOUT, False, 60), (Reason.READER_FAILED, False, 600), (Reason.TIMEOUT, True, 600)],
+)
+def test_reset_was_after_the_last_pass_that_got_no_answer(why: Reason, withheld: bool, code: int) -> None:
+    """The engine hung, was stopped, or the GPUs were released."""
+    machine = Machine()
+
+    def read(joules: float) -> None:
+        sample = machine.sample("dcgm", Lane.FAST, gpu(1), {"gpu_energy_joules_total": joules})
+        machine.timeline.take(machine.outcome("dcgm", Lane.FAST, Round(samples=(sample,))), machine.state)
+
+    read(500.0)
+    machine.clock.advance(540)
+    failed = machine.outcome("dcgm", Lane.FAST, failure=Absent(why))
+    machine.timeline.take(msgspec.structs.replace(failed, withheld=withheld), machine.state)
+    machine.clock.advance(60)
+    read(3.0)
+    assert [(event.kind, event.code) for event in machine.emit_pending()] == [("gpu_reset", code)]
+
+
 def test_loss_before_a_boot_is_reported_after_a_restart() -> None:
     """The agent was restarted after the boot before a reader had passed."""
     first = Machine()

@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.agent.collect.pci import is_nvidia_gpu
 from gpufleet.fleet.device_events import reset_code
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.device_state import OK, is_failure
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.machine import PciFunction
@@ -21,7 +21,7 @@ driver names no specific cause. Power cap, idle and application clocks are norma
 
 _CLOSER = THROTTLES["hw_thermal"] | THROTTLES["power_brake"]
 
-_ENERGY = "gpu_energy_joules_total"
+_ENERGY, _STATE = "gpu_energy_joules_total", "gpu_state"
 _MACHINE = ""
 _OF_DRIVER = frozenset({"nvidia_driver_version", "nvidia_driver_state"})
 
@@ -69,11 +69,13 @@ class EnergyCounters:
             failed_at: last pass that found that the driver does not work, nanoseconds since 1970.
         """
         view, value = sample.view, sample.values.get(_ENERGY)
-        if view is None or value is None:
+        if view is None or value is None or isinstance(value, str):
             return None
         before = self.last.get(view.key, {}).get(sample.reader)
-        if not isinstance(value, int | float):
-            if before is not None and isinstance(value, Absent) and is_failure(value.reason):
+        if isinstance(value, Absent):
+            state = sample.values.get(_STATE, OK)
+            is_failed = is_failure(value.reason) or (isinstance(state, str) and state != OK)
+            if before is not None and is_failed:
                 self.last[view.key][sample.reader] = msgspec.structs.replace(before, at=sample.measured_at)
             return None
         session = sample.driver_session or (before.session if before is not None else 0)
@@ -91,6 +93,15 @@ class EnergyCounters:
             at=sample.measured_at,
             attributes={"evidence": "the energy counter restarted"},
         )
+
+    def fail(self, why: Reason, at: int, reader: str | None = None) -> None:
+        """Record a pass that failed as a whole: of a reader, or of every reader.
+
+        If the driver or the source did not answer, the reset was later. A source that does not run shows nothing.
+        """
+        for readers in self.last.values() if is_failure(why) else ():
+            for name in readers.keys() & {reader} if reader is not None else readers.keys():
+                readers[name] = msgspec.structs.replace(readers[name], at=at)
 
     def _record(self, key: str, reader: str, energy: LastEnergy) -> None:
         self.last.setdefault(key, {})[reader] = energy

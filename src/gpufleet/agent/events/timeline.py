@@ -221,6 +221,8 @@ class Timeline:
     def take(self, outcome: Outcome, state: AgentState) -> Outcome:
         """Take the events of a pass and those that its readings show; return the pass without events."""
         done = outcome.round
+        if outcome.failure is not None and not outcome.withheld:
+            self._changes.energies.fail(outcome.failure.reason, outcome.ended_at, outcome.status.reader)
         if done is None:
             return outcome
         now = self._clock.monotonic()

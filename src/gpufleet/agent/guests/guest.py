@@ -278,6 +278,8 @@ class GuestWatch:
         known = self._state.statuses[outcome.status.reader, outcome.status.lane].state
         if outcome.status.lane is Lane.EVENT and known is outcome.status.state and not events:
             return  # no event and no change of state
+        if outcome.failure is not None and outcome.status.reader == self._gpus.name:
+            self.earlier.energies.fail(outcome.failure.reason, outcome.ended_at)
         if max(len(self._state.views()), len(self._names)) > MAX_VIEWS:
             self._reset_state()
         self._state.apply(outcome)
