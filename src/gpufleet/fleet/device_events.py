@@ -23,7 +23,7 @@ from gpufleet.model.view import View, ViewKind
 _STATE = CATALOGUE["gpu_state"]
 
 MAX_DEVICES = 4096
-"""Maximum number of failed devices of one source; the earliest is dropped, as if it had never failed."""
+"""Maximum number of devices of one source that are kept; the earliest is dropped, as if it had never been read."""
 
 FAILURE_OF_STATE = {
     LOST: EventKind.GPU_LOST,

@@ -6,7 +6,8 @@ from types import MappingProxyType
 import msgspec
 
 from gpufleet.agent.collect.pci import is_nvidia_gpu
-from gpufleet.fleet.device_events import reset_code
+from gpufleet.fleet.device_events import MAX_DEVICES, reset_code
+from gpufleet.fleet.readings import STATE
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.device_state import OK, is_failure
 from gpufleet.model.event import Event, EventKind
@@ -21,12 +22,9 @@ driver names no specific cause. Power cap, idle and application clocks are norma
 
 _CLOSER = THROTTLES["hw_thermal"] | THROTTLES["power_brake"]
 
-_ENERGY, _STATE = "gpu_energy_joules_total", "gpu_state"
+_ENERGY = "gpu_energy_joules_total"
 _MACHINE = ""
 _OF_DRIVER = frozenset({"nvidia_driver_version", "nvidia_driver_state"})
-
-MAX_DEVICES = 4096
-"""Maximum number of devices with an energy counter; the earliest is dropped."""
 
 REPORTER_TIMEOUT_NS = 180 * NANOS
 """Time without a sample of a subject after which a less trusted reader replaces its reader."""
@@ -73,7 +71,7 @@ class EnergyCounters:
             return None
         before = self.last.get(view.key, {}).get(sample.reader)
         if isinstance(value, Absent):
-            state = sample.values.get(_STATE, OK)
+            state = sample.values.get(STATE, OK)
             is_failed = is_failure(value.reason) or (isinstance(state, str) and state != OK)
             if before is not None and is_failed:
                 self.last[view.key][sample.reader] = msgspec.structs.replace(before, at=sample.measured_at)

@@ -7,6 +7,7 @@ import msgspec
 
 from gpufleet.agent.collect.state import EVENTS_READER
 from gpufleet.agent.events.timeline import XidCounts
+from gpufleet.fleet.facts.metrics import FALLEN_OFF
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind
@@ -48,9 +49,6 @@ from gpufleet.simulate.fleet.values import (
     vgpu_fast,
     vgpu_slow,
 )
-
-FALLEN_OFF = 79
-"""XID of a GPU that has fallen off the bus."""
 
 CONTAINED_ECC = 94
 """XID of an uncorrectable memory error that only its application noticed."""
