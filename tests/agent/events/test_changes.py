@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gpufleet.agent.events.changes import ChangeDetector
+from gpufleet.agent.events.occupants import Occupants
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -45,7 +46,7 @@ def summaries(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
 def test_change_is_reported_once_and_first_sample_is_no_change(
     metric: str, before: Value, after: Value, expected: tuple[str, int, dict[str, str]]
 ) -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     assert changes.of_device(sample({metric: before}, at=5 * SECOND)) == []
     assert changes.of_device(sample({metric: Absent(Reason.TIMEOUT)}, at=10 * SECOND)) == []
     assert summaries(changes.of_device(sample({metric: after}, at=15 * SECOND))) == [expected]
@@ -61,13 +62,13 @@ def test_change_is_reported_once_and_first_sample_is_no_change(
     ],
 )
 def test_harmless_changes_are_no_events(metric: str, before: Value, after: Value) -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_device(sample({metric: before}))
     assert changes.of_device(sample({metric: after})) == []
 
 
 def test_counter_restart_after_driver_reload_is_no_gpu_reset() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, session=1))
     assert changes.of_device(sample({"gpu_energy_joules_total": 3.0}, session=2)) == []
 
@@ -77,19 +78,21 @@ def test_counter_restart_after_driver_reload_is_no_gpu_reset() -> None:
 )
 def test_reset_was_after_the_last_pass_that_failed(reason: Reason, code: int) -> None:
     """While the GPUs are released, no pass reads them."""
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
     changes.of_device(sample({"gpu_energy_joules_total": Absent(reason)}, at=640 * SECOND))
     reset = changes.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
     assert [(event.kind, event.code) for event in reset] == [("gpu_reset", code)]
 
 
+@pytest.mark.parametrize("blank", [{"gpu_energy_joules_total": Absent(Reason.NO_DATA)}, {}])
 @pytest.mark.parametrize(("state", "code"), [("unreadable", 60), ("hung", 60), ("ok", 600), (None, 600)])
-def test_reset_was_after_the_last_pass_with_a_failed_state(state: str | None, code: int) -> None:
+def test_reset_was_after_the_last_pass_with_a_failed_state(
+    state: str | None, code: int, blank: dict[str, Value | Absent]
+) -> None:
     """DCGM sends blanks for a GPU that does not answer. One that was started again has no data yet."""
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
-    blank: dict[str, Value | Absent] = {"gpu_energy_joules_total": Absent(Reason.NO_DATA)}
     shown: dict[str, Value | Absent] = {} if state is None else {"gpu_state": state}
     changes.of_device(sample(blank | shown, at=640 * SECOND))
     reset = changes.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
@@ -97,7 +100,7 @@ def test_reset_was_after_the_last_pass_with_a_failed_state(state: str | None, co
 
 
 def test_reset_was_after_the_last_pass_without_a_driver_that_works() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
     changes.of_machine(machine({"nvidia_driver_state": "hung"}, session=0, at=640 * SECOND))
     reset = changes.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
@@ -124,11 +127,11 @@ def test_reset_before_the_start_is_an_event_whichever_reader_is_first(
     session: int, readings: list[tuple[str, float]], expected: list[tuple[str, int]]
 ) -> None:
     """Each reader is compared with itself: their values differ by moments."""
-    first = ChangeDetector()
+    first = ChangeDetector(Occupants())
     for reader in ("nvml", "dcgm"):
         one = sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND)
         first.of_device(msgspec.structs.replace(one, reader=reader))
-    second = ChangeDetector(energies=first.energies.last)
+    second = ChangeDetector(Occupants(), energies=first.energies.last)
     found: list[Event] = []
     for reader, joules in readings:
         one = sample({"gpu_energy_joules_total": joules}, at=700 * SECOND, session=session)
@@ -137,12 +140,12 @@ def test_reset_before_the_start_is_an_event_whichever_reader_is_first(
 
 
 def test_driver_that_failed_before_the_start_was_not_reset_yet() -> None:
-    first = ChangeDetector()
+    first = ChangeDetector(Occupants())
     first.of_machine(machine({"nvidia_driver_state": "ok"}, at=100 * SECOND))
     first.of_device(sample({"gpu_energy_joules_total": 500.0}, at=100 * SECOND))
     first.of_machine(machine({"nvidia_driver_state": "hung"}, session=0, at=640 * SECOND))
     second = ChangeDetector(
-        session=1, session_at=first.session_at, failed_at=first.failed_at, energies=first.energies.last
+        Occupants(), session=1, session_at=first.session_at, failed_at=first.failed_at, energies=first.energies.last
     )
     reset = second.of_device(sample({"gpu_energy_joules_total": 3.0}, at=700 * SECOND))
     reloaded = second.of_machine(machine({"nvidia_driver_state": "ok"}, session=2, at=700 * SECOND))
@@ -150,7 +153,7 @@ def test_driver_that_failed_before_the_start_was_not_reset_yet() -> None:
 
 
 def test_throttle_has_cause_start_and_duration() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     mask = "gpu_clock_event_reasons_mask"
     assert changes.of_device(sample({mask: 0x4}, at=0)) == []  # the power cap is no throttle
     started = changes.of_device(sample({mask: 0x48}, at=10 * SECOND))  # hw_thermal implies hw_slowdown
@@ -165,7 +168,7 @@ def test_throttle_has_cause_start_and_duration() -> None:
 
 
 def test_throttle_seen_at_the_first_pass_has_no_duration() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     mask = "gpu_clock_event_reasons_mask"
     started = changes.of_device(sample({mask: 0x20}))
     assert summaries(started) == [("throttle_started", 0, {"cause": "sw_thermal", "began": "before the first sample"})]
@@ -173,7 +176,7 @@ def test_throttle_seen_at_the_first_pass_has_no_duration() -> None:
 
 
 def test_driver_failure_upgrade_and_reload_are_events() -> None:
-    changes = ChangeDetector(driver="570.1", session=1)
+    changes = ChangeDetector(Occupants(), driver="570.1", session=1)
     assert changes.of_machine(machine({"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"})) == []
     gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0, at=10 * SECOND))
     assert summaries(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
@@ -191,14 +194,14 @@ def test_driver_failure_upgrade_and_reload_are_events() -> None:
 @pytest.mark.parametrize(("read_at", "code"), [(100 * SECOND, 600), (0, 0)])
 def test_reload_before_the_start_was_after_the_last_reading(read_at: int, code: int) -> None:
     """Without the time of that reading, the event does not show when the driver was reloaded."""
-    changes = ChangeDetector(driver="570.1", session=1, session_at=read_at)
+    changes = ChangeDetector(Occupants(), driver="570.1", session=1, session_at=read_at)
     values: dict[str, Value | Absent] = {"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"}
     reloaded = changes.of_machine(machine(values, session=2, at=700 * SECOND))
     assert summaries(reloaded) == [("driver_reloaded", code, {})]
 
 
 def test_added_removed_and_rebound_gpus_are_events() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     assert changes.of_bus((function(0, "nvidia"), function(1, "nvidia")), 1) == []
     rebound = changes.of_bus((function(0, "vfio-pci"), function(2, None)), 2)
     assert [(event.view.pci_address if event.view else "", event.kind, event.attributes) for event in rebound] == [
@@ -216,7 +219,7 @@ def of_dcgm(values: dict[str, Value | Absent], at: int) -> Sample:
 
 
 def test_readings_of_two_readers_are_not_compared() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     throttled = {"gpu_clock_event_reasons_mask": 0x40, "gpu_energy_joules_total": 100.5}
     found = changes.of_device(sample({**throttled, "gpu_ecc_uncorrected_errors_total": 1}, at=SECOND))
     assert [event.kind for event in found] == ["throttle_started"]
@@ -227,7 +230,7 @@ def test_readings_of_two_readers_are_not_compared() -> None:
 
 
 def test_second_reader_continues_where_the_first_stopped() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_device(sample({"gpu_ecc_uncorrected_errors_total": 9}, at=SECOND))
     later = SECOND * 1000
     assert (
@@ -239,7 +242,7 @@ def test_second_reader_continues_where_the_first_stopped() -> None:
 
 
 def test_driver_version_of_another_reader_is_no_upgrade() -> None:
-    changes = ChangeDetector()
+    changes = ChangeDetector(Occupants())
     changes.of_machine(machine({"nvidia_driver_version": "580.65"}))
     for at in range(0, 1000, 10):
         state = Sample(

@@ -8,10 +8,11 @@ import pytest
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import Outcome
 from gpufleet.agent.events.timeline import NO_WATCHER, SavedEvents, Timeline, event_file, status_before
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.reading import Provenance, Round
+from gpufleet.model.reading import Provenance, Round, Value
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.passes import World, gpu
 
@@ -269,6 +270,45 @@ def test_reset_between_two_agents_shows_by_the_energy(boot: str, expected: list[
     second = Machine(first.timeline.state_to_save(first.state), boot=boot)
     second.clock.advance(300)
     assert [(event.kind, event.code) for event in read(second, 3.0)] == expected
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("unreadable", "unreadable"), [("gpu_recovered", 0), ("gpu_reset", 300)]),
+        (("hung", "hung"), [("gpu_reset", 300)]),
+        (("lost", "lost"), [("gpu_recovered", 300), ("gpu_reset", 300)]),
+        (("unreadable", "lost"), [("gpu_recovered", 300), ("gpu_reset", 300)]),
+    ],
+)
+def test_reset_after_a_restart_in_the_fault(states: tuple[str, str], expected: list[tuple[str, int]]) -> None:
+    """The agent was restarted while a GPU failed, and knew its address only. To reset it, it was stopped for 300 s."""
+    unnamed = msgspec.structs.replace(gpu(0), uuid=None)
+    working: tuple[View, str, int, Value | Absent] = (gpu(0), "ok", 0, 500.0)
+    failing = [
+        (view, state, 60, Absent(Reason.DRIVER_ERROR)) for view, state in zip((gpu(0), unnamed), states, strict=True)
+    ]
+    saved, now = None, 0
+    found: list[Event] = []
+    for of_start in [working, failing[0]], [failing[1]] * 2, [(gpu(0), "ok", 300, 3.0)]:
+        machine, reader = Machine(saved), DeviceStates("nvml")
+        machine.clock.advance(now)
+        machine.state.events.extend(saved.events if saved else ())
+        for lanes in ("dcgm", Lane.FAST), ("kmsg", Lane.EVENT), (READER, Lane.EVENT):
+            machine.passed(*lanes)
+        for view, state, seconds, joules in of_start:
+            machine.clock.advance(seconds)
+            now += seconds
+            values = {"gpu_state": state, "gpu_energy_joules_total": joules}
+            sample = machine.sample("nvml", Lane.FAST, view, values)
+            events = tuple(reader.change_by_samples([sample]))
+            outcome = machine.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=events))
+            machine.state.apply(machine.timeline.take(outcome, machine.state))
+            machine.report()
+            found += machine.emit_pending()
+        saved = machine.timeline.state_to_save(machine.state)
+    ends = sorted((event.kind, event.code) for event in found if event.kind in ("gpu_recovered", "gpu_reset"))
+    assert ends == expected
 
 
 def test_exporters_absence_of_xids_stays_if_this_agent_watches_no_source() -> None:

@@ -14,7 +14,7 @@ from gpufleet.config.guests import DcgmChannel, GuestConfig
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.reading import Round, Sample
+from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -157,6 +157,45 @@ async def test_repair_of_a_gpu_by_a_restart_of_its_guest_is_an_event(
         await asyncio.gather(task, return_exceptions=True)
     events = [event.kind for report in guests.take("host") for event in report.events]
     assert events == expected
+
+
+async def test_reset_of_a_guests_gpu_was_after_the_last_failure_without_its_uuid() -> None:
+    """The guest's driver was started again while the GPU failed, and gave its address only."""
+    exhausted = asyncio.Event()
+    history: list[tuple[str | None, int, float | Absent]] = [
+        ("GPU-1", 100, 500.0),
+        (None, 640, Absent(Reason.DRIVER_ERROR)),
+        ("GPU-1", 700, 3.0),
+    ]
+    passes = iter(history)
+
+    async def read_gpus(lane: Lane) -> Round:
+        found = next(passes, None)
+        if found is None:
+            exhausted.set()
+            raise ReaderError(Reason.TIMEOUT, "no answer")
+        uuid, seconds, joules = found
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, pci_address="0000:05:00.0")
+        values: dict[str, Value | Absent] = {"gpu_energy_joules_total": joules}
+        return Round(samples=(Sample(view=view, reader="dcgm", lane=lane, measured_at=seconds * NANOS, values=values),))
+
+    gpus = AccessPath(name="gpus", reader=ScriptedReader("dcgm", read_gpus))
+    guests = GuestSupervisor(
+        [ScriptedSource()],
+        connect=lambda _: GuestAccess(gpus=(gpus,), host=(), links=()),
+        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
+        clock=SystemClock(),
+        collects=True,
+    )
+    task = asyncio.create_task(guests.run(lambda: None))
+    try:
+        async with asyncio.timeout(30):
+            await exhausted.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    events = [(event.kind, event.code) for report in guests.take("host") for event in report.events]
+    assert events == [("gpu_reset", 60)]
 
 
 async def test_repeated_state_has_the_time_of_its_pass() -> None:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 import msgspec
 
 from gpufleet.agent.collect.pci import is_nvidia_gpu
+from gpufleet.agent.events.occupants import Occupants
 from gpufleet.fleet.device_events import MAX_DEVICES, reset_code
 from gpufleet.fleet.readings import STATE
 from gpufleet.model.absence import Absent, Reason
@@ -51,8 +52,11 @@ class EnergyCounters:
         last: view key to reader to its last counter.
     """
 
-    def __init__(self, last: Mapping[str, Mapping[str, LastEnergy]] = MappingProxyType({})) -> None:
-        """Start with counters from before the agent's start."""
+    def __init__(
+        self, occupants: Occupants, last: Mapping[str, Mapping[str, LastEnergy]] = MappingProxyType({})
+    ) -> None:
+        """Take the GPUs by address, in which the caller notes each sample first, and counters from before the start."""
+        self._occupants = occupants
         self.last = {key: dict(readers) for key, readers in last.items()}
         self._reset_at: dict[str, int] = {}  # view key to the time of its last event
 
@@ -67,23 +71,22 @@ class EnergyCounters:
             failed_at: last pass that found that the driver does not work, nanoseconds since 1970.
         """
         view, value = sample.view, sample.values.get(_ENERGY)
-        if view is None or value is None or isinstance(value, str):
+        if view is None or isinstance(value, str):
             return None
-        before = self.last.get(view.key, {}).get(sample.reader)
-        if isinstance(value, Absent):
-            state = sample.values.get(STATE, OK)
-            is_failed = is_failure(value.reason) or (isinstance(state, str) and state != OK)
-            if before is not None and is_failed:
-                self.last[view.key][sample.reader] = msgspec.structs.replace(before, at=sample.measured_at)
+        key = self._occupants.key(view, sample.measured_at)
+        before = self.last.get(key, {}).get(sample.reader)
+        if value is None or isinstance(value, Absent):
+            if before is not None and _is_failed(value, sample.values.get(STATE, OK)):
+                self.last[key][sample.reader] = msgspec.structs.replace(before, at=sample.measured_at)
             return None
         session = sample.driver_session or (before.session if before is not None else 0)
-        self._record(view.key, sample.reader, LastEnergy(float(value), sample.measured_at, session))
+        self._record(key, sample.reader, LastEnergy(float(value), sample.measured_at, session))
         if before is None or value >= before.joules or before.session not in (0, session) or not counts:
             return None
         since = max(before.at, failed_at)
-        if since < self._reset_at.get(view.key, 0):
+        if since < self._reset_at.get(key, 0):
             return None
-        self._reset_at[view.key] = sample.measured_at
+        self._reset_at[key] = sample.measured_at
         return Event(
             view=view,
             kind=EventKind.GPU_RESET,
@@ -107,6 +110,11 @@ class EnergyCounters:
             first = next(iter(self.last))
             del self.last[first]
             self._reset_at.pop(first, None)
+
+
+def _is_failed(energy: Absent | None, state: Value | Absent) -> bool:
+    """Return whether a pass without the energy counter of a device found that the device does not work."""
+    return (energy is not None and is_failure(energy.reason)) or (isinstance(state, str) and state != OK)
 
 
 class _DeviceHistory:
@@ -148,6 +156,7 @@ class ChangeDetector:
 
     def __init__(
         self,
+        occupants: Occupants,
         *,
         driver: str = "",
         session: int = 0,
@@ -155,10 +164,10 @@ class ChangeDetector:
         failed_at: int = 0,
         energies: Mapping[str, Mapping[str, LastEnergy]] = MappingProxyType({}),
     ) -> None:
-        """Start with what is known from before the agent's start; `energies` as in `EnergyCounters`."""
+        """Start with what is known from before the agent's start; `occupants`, `energies` as in `EnergyCounters`."""
         self.driver, self.session = driver, session
         self.session_at, self.failed_at = session_at, failed_at
-        self.energies = EnergyCounters(energies)
+        self.energies = EnergyCounters(occupants, energies)
         self._devices: dict[str, _DeviceHistory] = {}
         self._reporters = _Reporters()
         self._driver_state: str | None = None

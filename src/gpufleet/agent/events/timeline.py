@@ -16,6 +16,7 @@ from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.events.changes import ChangeDetector, LastEnergy
 from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
 from gpufleet.agent.events.groups import STATE_SECONDS, EventGroups, log_seq
+from gpufleet.agent.events.occupants import Occupant, Occupants
 from gpufleet.fleet.device_events import FAILURE_OF_STATE
 from gpufleet.fleet.readings import STATE
 from gpufleet.model.absence import Absent, Reason
@@ -121,20 +122,6 @@ def with_xid_meaning(event: Event) -> Event:
     return msgspec.structs.replace(event, attributes={**{k: v for k, v in meaning.items() if v}, **event.attributes})
 
 
-class Occupant(msgspec.Struct, frozen=True):
-    """The GPU that was last read at a PCI address by its UUID.
-
-    Attributes:
-        key: its view key.
-        since: its first reading there, nanoseconds since 1970.
-        before: view key of the GPU that was read there before it, or empty.
-    """
-
-    key: str
-    since: int
-    before: str = ""
-
-
 class LastPasses(msgspec.Struct, frozen=True, kw_only=True):
     """The last passes before a save: a reset after it was later than them.
 
@@ -201,7 +188,9 @@ class Timeline:
         old = saved if saved is not None and boot and saved.boot == boot else None
         self._xids = old.xids if old else XidCounts(since=clock.now_ns())
         self._seen_seq = old.log_seq if old else -1
+        self._occupants = Occupants(saved.occupants if saved else {})
         self._changes = ChangeDetector(
+            self._occupants,
             driver=saved.driver if saved else "",
             session=old.session if old else 0,
             session_at=old.last.session_at if old else 0,
@@ -210,11 +199,10 @@ class Timeline:
         )
         self._groups = EventGroups()
         self._failures = DeviceFailures()
-        self._unended = _unended_failures(saved.events, saved.last.failed_at) if saved else {}
+        self._unended = _unended_failures(saved, self._occupants) if saved else {}
         for one in self._unended.values() if old else ():
             if one.event.at >= self._xids.since:  # of this boot
                 self._failures.restore(one.view, one.event, one.failed_at)
-        self._occupants = dict(saved.occupants) if saved else {}
         self._next_sample = clock.monotonic()
         self._counted: set[str] = set()  # view keys at the last sample of the counts, and of devices read since
 
@@ -237,7 +225,7 @@ class Timeline:
 
         found = [event for event in done.events if not self._is_known(event)]
         for sample in own:  # imported values are from other times: beside our own readings they would look like changes
-            self._note_occupant(sample)
+            self._occupants.note(sample)
             found += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
         if done.inventory is not None:
             found += self._changes.of_bus(done.inventory, outcome.ended_at)
@@ -305,7 +293,7 @@ class Timeline:
                 energies=self._changes.energies.last,
             ),
             events=tuple(state.events),
-            occupants=self._occupants,
+            occupants=self._occupants.known,
         )
 
     def _group(self, event: Event, now: float, is_failed: Callable[[str], bool | None]) -> None:
@@ -346,20 +334,6 @@ class Timeline:
             if key == failed.key or at_address:
                 del self._unended[key]
 
-    def _note_occupant(self, sample: Sample) -> None:
-        view = sample.view
-        if view is None or view.kind is not ViewKind.GPU or view.uuid is None or view.pci_address is None:
-            return
-        known = self._occupants.get(view.pci_address)
-        if known is None or known.key != view.key:
-            before = "" if known is None else known.key
-            self._occupants[view.pci_address] = Occupant(view.key, sample.measured_at, before)
-
-    def _is_replaced(self, view: View, failed_at: int) -> bool:
-        """Return whether another GPU than before was read after the failure of a GPU that has no UUID."""
-        occupant = None if view.uuid is not None else self._occupants.get(view.pci_address or "")
-        return occupant is not None and occupant.before != "" and occupant.since > failed_at
-
     def _recovered_between(self, state: AgentState, now: float, at: int) -> list[Event]:
         """Return the events of devices whose failure no reader of this start observed, and that work now.
 
@@ -369,7 +343,7 @@ class Timeline:
         events: list[Event] = []
         for key, one in list(self._unended.items()) if self._unended and not state.missing() else ():
             view, failure = one.view, one.event
-            if self._is_replaced(view, failure.at):
+            if self._occupants.is_replaced(view, failure.at):
                 del self._unended[key]
                 continue
             known = _resolve(view, state) or view
@@ -425,21 +399,24 @@ class _Unended(NamedTuple):
     failed_at: int = 0
 
 
-def _unended_failures(events: Iterable[Event], failed_at: Mapping[str, int]) -> dict[str, _Unended]:
-    """Return the devices with a failure that no later event ended, by view key; `events` are in order of time.
+def _unended_failures(saved: SavedEvents, occupants: Occupants) -> dict[str, _Unended]:
+    """Return the devices with a failure that no later event ended, by view key.
 
-    A device that was known by its address only can have its UUID once it has recovered.
+    A GPU that a later start knew by its address only has one failure. One that had no UUID can have it once it works.
     """
     failed: dict[str, _Unended] = {}
-    for event in events:
+    for event in saved.events:  # in order of time
         view = event.view
         if view is None:
             continue
+        key = occupants.key(view, event.at)
         if is_failure(event):
-            observed_at = max(failed_at.get(key, 0) for key in (view.key, view.unnamed_key))
-            failed[view.key] = _Unended(view, event, observed_at)
+            before = failed.get(key)
+            observed_at = max(saved.last.failed_at.get(one, 0) for one in (key, view.unnamed_key))
+            named = before.view if before is not None and view.uuid is None else view
+            failed[key] = _Unended(named, event, observed_at)
         elif is_recovery(event):
-            failed.pop(view.key, None)
+            failed.pop(key, None)
             failed.pop(view.unnamed_key, None)
     return failed
 

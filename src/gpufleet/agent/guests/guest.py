@@ -11,6 +11,7 @@ from gpufleet.agent.collect.assemble import Assembler
 from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, Timetable
 from gpufleet.agent.events.changes import EnergyCounters
+from gpufleet.agent.events.occupants import Occupants
 from gpufleet.agent.guests.access_paths import GUEST_ANSWERED_REASONS, AccessPath, FailoverReader, Link
 from gpufleet.agent.guests.health import AWAITING_ANSWER, NO_ACCESS_PATH, GuestHealth, ReadinessTimes, judge_health
 from gpufleet.fleet.device_events import DeviceStates
@@ -70,12 +71,14 @@ class EarlierPasses:
 
     Attributes:
         states: their states.
+        occupants: the GPUs by their address in the guest.
         energies: their energy counters.
     """
 
     def __init__(self) -> None:
         self.states = DeviceStates(READER)
-        self.energies = EnergyCounters()
+        self.occupants = Occupants()
+        self.energies = EnergyCounters(self.occupants)
 
 
 class GuestWatch:
@@ -309,6 +312,8 @@ class GuestWatch:
             for event in self.earlier.states.change_by_samples(done.samples)
             if event.view is not None
         ]
+        for sample in done.samples:
+            self.earlier.occupants.note(sample)
         resets = [event for sample in done.samples if (event := self.earlier.energies.reset(sample)) is not None]
         return (*done.events, *changes, *resets)
 

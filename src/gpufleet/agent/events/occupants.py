@@ -1,0 +1,70 @@
+"""GPUs by PCI address: which one a reader means that knows the address only. Pure."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from gpufleet.fleet.device_events import MAX_DEVICES
+from gpufleet.model.reading import Sample
+from gpufleet.model.view import View, ViewKind
+
+
+class Occupant(msgspec.Struct, frozen=True):
+    """The GPU that was last read at a PCI address by its UUID.
+
+    Attributes:
+        key: its view key.
+        since: its first reading there, nanoseconds since 1970.
+        before: view key of the GPU that was read there before it, or empty.
+    """
+
+    key: str
+    since: int
+    before: str = ""
+
+
+class Occupants:
+    """The GPUs of one machine or guest by PCI address. A driver that lost a GPU can give its address only.
+
+    Attributes:
+        known: PCI address to the GPU that was last read there by its UUID; `MAX_DEVICES` at most.
+    """
+
+    def __init__(self, known: Mapping[str, Occupant] = MappingProxyType({})) -> None:
+        """Start with those of before the agent's start."""
+        self.known = dict(known)
+
+    def note(self, sample: Sample) -> None:
+        """Record the GPU of a sample, if the sample names it by its UUID."""
+        view = sample.view
+        if view is None or view.kind is not ViewKind.GPU or view.uuid is None or view.pci_address is None:
+            return
+        before = self.known.get(view.pci_address)
+        if before is None or before.key != view.key:
+            key_before = "" if before is None else before.key
+            self.known[view.pci_address] = Occupant(view.key, sample.measured_at, key_before)
+            if len(self.known) > MAX_DEVICES:
+                del self.known[next(iter(self.known))]
+
+    def key(self, view: View, at: int) -> str:
+        """Return the key of a device; of a GPU without UUID, that of the GPU at its address at a time.
+
+        If no GPU was read there by its UUID before, the first one after is the same.
+
+        Args:
+            view: the device.
+            at: nanoseconds since 1970.
+        """
+        occupant = None if view.uuid is not None or view.kind is not ViewKind.GPU else self._at(view)
+        if occupant is None:
+            return view.key
+        return occupant.before if occupant.before and at < occupant.since else occupant.key
+
+    def is_replaced(self, view: View, failed_at: int) -> bool:
+        """Return whether another GPU than before was read after the failure of a GPU that has no UUID."""
+        occupant = None if view.uuid is not None else self._at(view)
+        return occupant is not None and occupant.before != "" and occupant.since > failed_at
+
+    def _at(self, view: View) -> Occupant | None:
+        return self.known.get(view.pci_address or "")
