@@ -18,7 +18,8 @@ from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, without_unnamed
 from gpufleet.agent.collect.unresolved import unresolved_devices
-from gpufleet.agent.events.timeline import SavedEvents, Timeline, status_before
+from gpufleet.agent.events.event_file import SavedEvents
+from gpufleet.agent.events.timeline import Timeline, status_before
 from gpufleet.agent.guests.guests import GuestSupervisor
 from gpufleet.agent.publish.batches import PendingReport
 from gpufleet.agent.publish.pages import PageCache, PageForm, PageWriter

@@ -12,7 +12,7 @@ import msgspec
 
 from gpufleet.agent.agent import Agent
 from gpufleet.agent.collect.release import ReleaseFolder
-from gpufleet.agent.events.timeline import event_file
+from gpufleet.agent.events.event_file import event_file
 from gpufleet.config.agent import AgentConfig, parse_listen
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine

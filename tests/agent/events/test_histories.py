@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.agent.collect.state import EVENTS_READER, Outcome
-from gpufleet.agent.events.timeline import SavedEvents, Timeline, status_before
+from gpufleet.agent.events.event_file import SavedEvents
+from gpufleet.agent.events.timeline import Timeline, status_before
 from gpufleet.fleet.device_events import FAILURE_OF_STATE, FAILURES, DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane

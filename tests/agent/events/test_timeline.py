@@ -7,7 +7,9 @@ import pytest
 
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import Outcome
-from gpufleet.agent.events.timeline import NO_WATCHER, SavedEvents, Timeline, event_file, status_before
+from gpufleet.agent.events.event_file import SavedEvents, event_file
+from gpufleet.agent.events.timeline import Timeline, status_before
+from gpufleet.agent.events.xids import NO_WATCHER
 from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane

@@ -1,173 +1,31 @@
-"""The event timeline of a machine: events of all readers, grouped, counted, and emitted once.
-
-XID counts and the newest events survive a restart in a small file in the agent's state folder.
-"""
+"""The event timeline of a machine: events of all readers, grouped, counted, and emitted once."""
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from gpufleet.agent.collect.assemble import current_readings
-from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import AgentState, Outcome
-from gpufleet.agent.events.changes import ChangeDetector, LastEnergy
+from gpufleet.agent.events.changes import ChangeDetector
+from gpufleet.agent.events.event_file import LastPasses, SavedEvents
 from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
 from gpufleet.agent.events.groups import STATE_SECONDS, EventGroups, log_seq
-from gpufleet.agent.events.occupants import Occupant, Occupants
+from gpufleet.agent.events.occupants import Occupants
+from gpufleet.agent.events.xids import XidCounts, with_xid_meaning
 from gpufleet.fleet.device_events import FAILURE_OF_STATE
 from gpufleet.fleet.readings import STATE
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.catalogue.events import (
-    DRIVER_EVENTS,
-    LOG_LOST,
-    RELEASED,
-    XID_ALL,
-    XID_ERRORS,
-    XID_LAST,
-    XID_LAST_AT,
-    XID_SINCE,
-)
+from gpufleet.model.catalogue.events import DRIVER_EVENTS, LOG_LOST, RELEASED
 from gpufleet.model.device_state import OK
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import DimValue, Provenance, Reading, Round, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.xid import xid
 from gpufleet.ports.clock import Clock
-
-MAX_CODES = 256
-"""Distinct XIDs that are counted for one GPU; the driver has fewer."""
-
-MAX_DEVICES = 1024
-
-NO_WATCHER = Absent(Reason.NOT_COLLECTED, "neither the kernel log nor the driver's events can be read here")
-NONE_YET = Absent(Reason.NO_DATA, "none since counting began")
-
-
-class XidCounts(msgspec.Struct, kw_only=True):
-    """XID counts of one boot of the machine.
-
-    Attributes:
-        since: start of counting, nanoseconds since 1970.
-        counts: view key to XID to count.
-        last: view key to the newest XID and its time.
-        places: PCI address to the view key of the GPU that was last read there by its UUID, or had an XID since.
-    """
-
-    since: int
-    counts: dict[str, dict[int, int]] = {}
-    last: dict[str, tuple[int, int]] = {}
-    places: dict[str, str] = {}
-
-    def add(self, events: Iterable[Event]) -> None:
-        """Count the XIDs among the events."""
-        for event in events:
-            if event.kind != EventKind.XID or event.view is None:
-                continue
-            key = event.view.key
-            if key not in self.counts and len(self.counts) >= MAX_DEVICES:
-                continue
-            self.since = min(self.since, event.at)
-            of_device = self.counts.setdefault(key, {})
-            if event.code in of_device or len(of_device) < MAX_CODES:
-                of_device[event.code] = of_device.get(event.code, 0) + int(event.attributes.get("count", "1"))
-            if key not in self.last or self.last[key][1] <= event.at:
-                self.last[key] = (event.code, event.at)
-            if event.view.pci_address is not None:
-                self.places[event.view.pci_address] = key
-
-    def place(self, view: View) -> None:
-        """Note the place of a GPU, and move counts from its first key, the PCI address, to its UUID key."""
-        if not view.uuid or not view.pci_address:
-            return
-        before, after = view.unnamed_key, view.key
-        self.places[view.pci_address] = after
-        for code, count in self.counts.pop(before, {}).items():
-            of_device = self.counts.setdefault(after, {})
-            of_device[code] = of_device.get(code, 0) + count
-        last = self.last.pop(before, None)
-        if last is not None and (after not in self.last or self.last[after][1] < last[1]):
-            self.last[after] = last
-
-    def values(self, view: View, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
-        """Return the XID readings of a device, and its counts by XID.
-
-        A lost GPU can be known by its address only, while the kernel log has its UUID.
-        """
-        if not watched:
-            return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NO_WATCHER), ()
-        key = view.key if view.uuid else self.places.get(view.pci_address or "", view.key)
-        counts = self.counts.get(key, {})
-        last = self.last.get(key)
-        values: dict[str, Value | Absent] = {
-            XID_ALL: sum(counts.values()),
-            XID_LAST: NONE_YET if last is None else last[0],
-            XID_LAST_AT: NONE_YET if last is None else last[1] / NANOS,
-            XID_SINCE: self.since / NANOS,
-        }
-        return values, tuple(DimValue(XID_ERRORS, (str(code),), count) for code, count in sorted(counts.items()))
-
-
-def with_xid_meaning(event: Event) -> Event:
-    """Return an XID event with name, class and action of its XID; other events unchanged."""
-    if event.kind != EventKind.XID:
-        return event
-    row = xid(event.code)
-    meaning = {"name": row.name, "class": row.cls.value, "action": row.action.value}
-    return msgspec.structs.replace(event, attributes={**{k: v for k, v in meaning.items() if v}, **event.attributes})
-
-
-class LastPasses(msgspec.Struct, frozen=True, kw_only=True):
-    """The last passes before a save: a reset after it was later than them.
-
-    Attributes:
-        session_at, driver_failed_at: see `ChangeDetector`.
-        failed_at: see `DeviceFailures`.
-        energies: see `EnergyCounters`.
-    """
-
-    session_at: int = 0
-    driver_failed_at: int = 0
-    failed_at: dict[str, int] = {}
-    energies: dict[str, dict[str, LastEnergy]] = {}
-
-
-class SavedEvents(msgspec.Struct, kw_only=True):
-    """Content of the event file.
-
-    Attributes:
-        boot: id of the boot that `log_seq`, `xids` and `session` belong to.
-        log_seq: the newest kernel log record whose event was emitted, or -1.
-        xids: counts of that boot.
-        driver, session: version and session of the driver at its last reading.
-        last: what changes with every pass.
-        events: the newest events, oldest first.
-        occupants: PCI address to the GPU that was last read there, in any boot.
-    """
-
-    boot: str
-    log_seq: int = -1
-    xids: XidCounts
-    driver: str = ""
-    session: int = 0
-    last: LastPasses = LastPasses()
-    events: tuple[Event, ...] = ()
-    occupants: dict[str, Occupant] = {}
-
-    def differs(self, other: "SavedEvents | None") -> bool:
-        """Return whether more differs than `last`."""
-        return other is None or self != msgspec.structs.replace(other, last=self.last)
-
-
-def event_file(path: Path) -> SavedFile[SavedEvents]:
-    """Return the file of saved events."""
-    return SavedFile(path, SavedEvents, loss="event counts restart and events are repeated")
-
 
 SAMPLE_SECONDS = 60.0
 """Interval between samples of the counts without new events."""

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 
 from gpufleet.agent.collect.state import EVENTS_READER
-from gpufleet.agent.events.timeline import XidCounts
+from gpufleet.agent.events.xids import XidCounts
 from gpufleet.fleet.facts.metrics import FALLEN_OFF
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
