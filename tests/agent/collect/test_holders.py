@@ -221,6 +221,26 @@ async def test_restarted_agent_continues_its_holdings(tmp_path: Path) -> None:
     assert (holding.since, holding.verdict) == (started, HoldingVerdict.DECLARED_ONLY)
 
 
+@pytest.mark.parametrize("boot", ["b", "other"])
+async def test_lost_gpu_is_still_held_after_a_restart(tmp_path: Path, boot: str) -> None:
+    """The driver gives the PCI address of the GPU only, and the source its UUID."""
+    gpu = msgspec.structs.replace(GPU, pci_address="0000:1b:00.0")
+    other = msgspec.structs.replace(OTHER, pci_address="0000:2b:00.0")
+    unnamed = msgspec.structs.replace(gpu, key="gpu/pci/0000:1b:00.0", uuid=None)
+    await collector(FakeSource(HELD), file=saved(tmp_path), boot="b").round([gpu, other])
+    second = collector(FakeSource(HELD), file=saved(tmp_path), boot=boot)
+    await second.round([unnamed, other])
+
+    held = [(one.view, one.verdict) for one in second.due() if one.until is None]
+    states = {key: one.state for key, one in second.devices.items()}
+    if boot == "b":
+        assert (held, second.unresolved) == ([(gpu.key, HoldingVerdict.DECLARED_ONLY)], ())
+        assert states == {unnamed.key: HolderState.UNKNOWN, other.key: HolderState.FREE}
+    else:
+        assert (held, len(second.unresolved)) == ([], 1)
+        assert states == {unnamed.key: HolderState.UNKNOWN, other.key: HolderState.UNKNOWN}
+
+
 async def test_slurm_nodes_survive_a_restart(tmp_path: Path) -> None:
     nodes = HolderReport(nodes=frozenset({"n1"}))
     await collector(FakeSource(nodes, "slurm"), file=saved(tmp_path)).round([GPU])

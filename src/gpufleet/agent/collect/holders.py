@@ -12,7 +12,7 @@ import msgspec
 from gpufleet.agent.collect.enrichment import CAPABILITY, PodEnrichment
 from gpufleet.agent.collect.holder_states import HolderStateReport, HolderStateSchedule, holder_state_report
 from gpufleet.agent.collect.saved import SavedFile
-from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
+from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice, ResolvedName
 from gpufleet.fleet.attribution.evidence import HoldingKey, holding_key
 from gpufleet.fleet.attribution.holdings import SLURM, Answer, HoldingsRound, HoldingTracker, UnresolvedClaim
 from gpufleet.model.absence import Reason
@@ -37,11 +37,12 @@ class SavedHoldings(msgspec.Struct, kw_only=True):
     """Holdings that survive a restart of the agent.
 
     Attributes:
-        boot: id of the boot of the machine.
+        boot: id of the boot of the machine that `names` belong to.
         saved_at: nanoseconds since 1970.
         holdings: the present holdings at that time.
         ended: ended holdings that are not in the queue to the hub yet.
         slurm_nodes: SLURM's names of this machine.
+        names: device names of the holder sources.
     """
 
     boot: str
@@ -49,6 +50,7 @@ class SavedHoldings(msgspec.Struct, kw_only=True):
     holdings: tuple[Holding, ...] = ()
     ended: tuple[Holding, ...] = ()
     slurm_nodes: frozenset[str] = frozenset()
+    names: tuple[ResolvedName, ...] = ()
 
 
 class _Offer(NamedTuple):
@@ -122,12 +124,14 @@ class HolderCollector:
         self._boot = boot
         self._processes = processes or DeviceProcesses()
         saved = file.load() if file is not None else None
-        names = [source.name for source, _ in sources]
+        used = [source.name for source, _ in sources]
+        same_boot = saved if saved and boot and saved.boot == boot else None
         self._tracker = HoldingTracker(
             saved.holdings if saved else (),
             saved_at=saved.saved_at if saved else 0,
-            sources=names if saved and boot and saved.boot == boot else (),
-            slurm_nodes=(saved.slurm_nodes if saved else frozenset()) or (None if SLURM in names else frozenset()),
+            sources=used if same_boot else (),
+            slurm_nodes=(saved.slurm_nodes if saved else frozenset()) or (None if SLURM in used else frozenset()),
+            names=same_boot.names if same_boot else (),
         )
         self.pods = pods
         if pods is not None and saved is not None:
@@ -137,8 +141,7 @@ class HolderCollector:
         self._delivers = delivers
         self._ended = list(saved.ended[-MAX_ENDED:]) if saved and delivers else []
         self._is_dropping = False
-        self._saved = (saved.holdings, saved.ended, saved.slurm_nodes) if saved else ((), (), frozenset())
-        self._saved_at = saved.saved_at if saved else 0
+        self._saved = saved or SavedHoldings(boot=boot, saved_at=0)
         self._problems: dict[str, HolderError | None] = {}
         self._details: dict[str, str] = {}
         self._sent: dict[HoldingKey, tuple[Holding, float]] = {}  # holding as sent, and when
@@ -319,12 +322,18 @@ class HolderCollector:
 
     async def _save(self, now: int) -> None:
         """Save the holdings if they changed, or were not saved for `SAVE_SECONDS`."""
-        current, ended, nodes = self._current, tuple(self._ended), self._tracker.slurm_nodes or frozenset()
-        is_old = bool(current) and not 0 <= now - self._saved_at < SAVE_SECONDS * NANOS
-        if self._file is not None and (is_old or (current, ended, nodes) != self._saved):
-            self._saved, self._saved_at = (current, ended, nodes), now
-            record = SavedHoldings(boot=self._boot, saved_at=now, holdings=current, ended=ended, slurm_nodes=nodes)
-            await asyncio.to_thread(self._file.save, record)
+        record = SavedHoldings(
+            boot=self._boot,
+            saved_at=self._saved.saved_at,
+            holdings=self._current,
+            ended=tuple(self._ended),
+            slurm_nodes=self._tracker.slurm_nodes or frozenset(),
+            names=self._tracker.names,
+        )
+        is_old = bool(self._current) and not 0 <= now - self._saved.saved_at < SAVE_SECONDS * NANOS
+        if self._file is not None and (is_old or record != self._saved):
+            self._saved = msgspec.structs.replace(record, saved_at=now)
+            await asyncio.to_thread(self._file.save, self._saved)
 
 
 def indexed(device: Device) -> IndexedDevice:

@@ -25,6 +25,13 @@ class IndexedDevice(NamedTuple):
     mdev: str | None = None
 
 
+class ResolvedName(NamedTuple):
+    """A device name and the view that it identified when its device was last listed."""
+
+    name: DeviceName
+    view: View
+
+
 class UnresolvedName(NamedTuple):
     """A device name that identifies no view, or more than one.
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpufleet.fleet.attribution.device_index import DeviceIndex, UnresolvedName
+from gpufleet.fleet.attribution.device_index import DeviceIndex, ResolvedName, UnresolvedName
 from gpufleet.fleet.attribution.device_states import NO_SOURCE, device_holders, hidden_holders
 from gpufleet.fleet.attribution.evidence import (
     MISSING_REPORTS,
@@ -196,6 +196,7 @@ class HoldingTracker:
         saved_at: int = 0,
         sources: Collection[str] = (),
         slurm_nodes: frozenset[str] | None = frozenset(),
+        names: Collection[ResolvedName] = (),
     ) -> None:
         """Take the holdings of an earlier run.
 
@@ -205,11 +206,12 @@ class HoldingTracker:
             sources: names of the sources in use whose evidence can be continued; none after a reboot.
             slurm_nodes: SLURM's names of this machine; None if SLURM is in use and has not reported them yet; empty if
                 it is not in use.
+            names: device names of an earlier run of the same boot; see `names`.
         """
         self._evidence: dict[EvidenceKey, Evidence] = {}
         self._sources: dict[str, _SourceState] = {}
-        self._resolved: dict[DeviceName, str] = {}
-        self._seen: dict[str, View | None] = {}  # held views as last listed
+        self._resolved = {one.name: one.view.key for one in names}
+        self._seen: dict[str, View | None] = {one.view.key: one.view for one in names}  # held views as last listed
         self._jobs: frozenset[HolderId] | None = None  # by SLURM's newest complete answer
         self.slurm_nodes = slurm_nodes
         self._running_pods: frozenset[str] = frozenset()  # UIDs by the newest cgroups; empty if unknown
@@ -225,6 +227,12 @@ class HoldingTracker:
     def current(self) -> tuple[Holding, ...]:
         """Present holdings, to be remembered over a restart."""
         return tuple([one.holding for one in self._current.values()])
+
+    @property
+    def names(self) -> tuple[ResolvedName, ...]:
+        """Names of held devices, to be remembered over a restart: one that is not listed after it is still held."""
+        known = [(name, self._seen.get(key)) for name, key in self._resolved.items()]
+        return tuple([ResolvedName(name, view) for name, view in known if view is not None])
 
     def update(self, answers: Mapping[str, Answer], index: DeviceIndex, now: int) -> HoldingsRound:
         """Apply one answer per source.
