@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
 
 
 def series(
-    view: str, metric: str, values: Iterable[Value | None]
+    view: str | None, metric: str, values: Iterable[Value | None]
 ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
     """Return the points of values of successive minutes; None for no measurement."""
     return {(view, metric): [(START + at * STEP, one) for at, one in enumerate(values) if one is not None]}
@@ -58,6 +58,36 @@ def test_shorter_condition_has_no_finding() -> None:
 
 def test_condition_at_an_edge_of_the_interval_has_no_finding_if_it_does_not_close() -> None:
     assert found(series(GPU, "gpu_state", states(("ok", 30), ("hung", 90)))) == []
+
+
+@pytest.mark.parametrize(
+    ("boot", "after", "closed"),
+    [
+        (50, {"gpu/GPU-new": "ok", OTHER: "ok"}, [53]),
+        (50, {OTHER: "ok"}, [53]),
+        (50, {}, []),
+        (None, {"gpu/GPU-new": "ok", OTHER: "ok"}, []),
+    ],
+    ids=["card swapped", "card removed", "no GPU is read", "no boot"],
+)
+@pytest.mark.parametrize("lost", [GPU, "gpu/pci/0000:1b:00.0"])
+def test_condition_of_a_gpu_ends_with_the_boot_after_which_it_is_gone(
+    lost: str, boot: int | None, after: dict[str, str], closed: list[int]
+) -> None:
+    points = series(lost, "gpu_state", states(("ok", 30), ("lost", 18)))
+    points |= series(OTHER, "gpu_state", states(("ok", 48)))
+    booted = [-500] * 48 + [-500 if boot is None else boot] * (MINUTES - 48)
+    points |= series(None, "host_boot_timestamp_seconds", [START / NANOS + 60 * minute for minute in booted])
+    for view, state in after.items():
+        points[view, "gpu_state"] = [
+            *points.get((view, "gpu_state"), ()),
+            *((START + minute * STEP, state) for minute in range(53, MINUTES)),
+        ]
+    assert found(points) == [
+        (rule, f"east/m1/{lost}", kind, minute)
+        for end in closed
+        for rule, kind, minute in (("gpu.lost", TransitionKind.OPENED, 30), ("gpu.lost", TransitionKind.CLOSED, end))
+    ]
 
 
 def test_time_without_readings_counts_for_nothing() -> None:

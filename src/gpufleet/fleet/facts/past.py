@@ -5,6 +5,7 @@ holders, other GPUs or successive samples are not, and a missing report cannot b
 reset are judged with the newest ones.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -110,15 +111,36 @@ class PastReadings:
         states = {view: self._points.get((view, metrics.STATE), ()) for view in self.views}
         return {view: [at for at, value in points if value == OK] for view, points in states.items()}
 
+    def gone(self) -> Column:
+        """Return whether the GPU of each row is gone: since a boot, other GPUs have values, and it has none any more.
+
+        It was removed or replaced, or has another key since.
+        """
+        last = dict.fromkeys(self.views, 0)
+        read: set[int] = set()
+        for (view, _), points in self._points.items():
+            if view in last:
+                read.update(times := [at for at, _ in points])
+                last[view] = max([last[view], *times])
+        boots, times = sorted(self.boots()), sorted(read)
+        cells = np.zeros((self.steps, len(self.views)), bool)
+        for place, view in enumerate(self.views):
+            after_boot = [times[bisect_left(times, at) :] for at in boots if at > last[view]]
+            if after_boot and after_boot[0]:
+                cells[self._step(after_boot[0][0]) :, place] = True
+        return cells.ravel()
+
     def value(self, metric: str) -> Column:
         """Return the value of each row, NaN for none."""
         cells = np.full((self.steps, len(self.views)), np.nan)
         states = CATALOGUE[metric].states if metric in CATALOGUE else ()
         for place, view in enumerate(self.views):
             for at, value in self._points.get((view, metric), ()):
-                step = (at - self._start) // (STEP_SECONDS * NANOS)
-                cells[step, place] = states.index(str(value)) if states else float(value)
+                cells[self._step(at), place] = states.index(str(value)) if states else float(value)
         return _filled(cells, _valid_steps(metric)).ravel()
+
+    def _step(self, at: int) -> int:
+        return (at - self._start) // (STEP_SECONDS * NANOS)
 
 
 def _valid_steps(metric: str) -> int:
@@ -160,6 +182,7 @@ def past_findings(
         range(readings.steps * len(keys)),  # type: ignore[arg-type]
         columns,
         texts={"xid_codes": xids.codes},
+        retired=readings.gone(),
     )
     verdicts = judge(FleetFacts.of(table), PAST_RULES, thresholds, interval.start).verdicts
     firing = [one for one in verdicts.values() if len(one.firing)]
@@ -184,7 +207,8 @@ def _judgement(interval: PastInterval, step: int, keys: list[str], verdicts: Seq
     every = verdicts[0].table
     codes = [every.text("xid_codes", row) for row in range(rows.start, rows.stop)]
     columns = {name: every.column(name)[rows] for name in inputs}
-    table = FactTable(RuleScope.DEVICE, keys, columns, texts={"xid_codes": codes})
+    texts, retired = {"xid_codes": codes}, every.retired[rows]
+    table = FactTable(RuleScope.DEVICE, keys, columns, texts=texts, retired=retired)
     of_step = {one.rule.id: one for one in _of_step(verdicts, rows, table)}
     return Judgement(interval.start + step * STEP_SECONDS * NANOS, FleetFacts.of(table), of_step)
 
