@@ -51,6 +51,29 @@ def test_gpu_that_another_one_replaced() -> None:
     assert not occupants(sample(gpu(0), 10)).is_replaced(UNNAMED, 5)
 
 
+@pytest.mark.parametrize(
+    ("boots", "uuid"),
+    [
+        (["b1"], gpu(0).uuid),
+        (["b1", "b2"], None),
+        (["b1", "b2", "b2"], None),
+        (["b1", "b2 read", "b2"], gpu(0).uuid),
+        ([""], None),
+    ],
+    ids=["same boot", "another boot", "not read since a boot", "read since a boot", "boot unknown"],
+)
+def test_gpu_without_uuid_has_that_of_this_boot(boots: list[str], uuid: str | None) -> None:
+    known = Occupants(boot=boots[0])
+    known.note(sample(gpu(0), 10))
+    for boot in boots:
+        name, _, read = boot.partition(" ")
+        known = Occupants(known.known, boot=name)
+        if read:
+            known.note(sample(gpu(0), 20))
+    assert known.named(UNNAMED).uuid == uuid
+    assert known.named(OTHER) == OTHER
+
+
 def test_number_of_addresses_is_bounded() -> None:
     """A guest sends its own addresses."""
     views = [msgspec.structs.replace(gpu(0), pci_address=f"{n:04x}:01:00.0") for n in range(MAX_DEVICES + 1)]

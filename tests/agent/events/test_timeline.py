@@ -79,6 +79,36 @@ def test_xid_names_the_newest_device_at_its_address() -> None:
     assert event.view == other
 
 
+@pytest.mark.parametrize(
+    ("boots", "uuid"),
+    [(("boot-1", "boot-1"), gpu(0).uuid), (("boot-1", "boot-2"), None), (("boot-1", "boot-2", "boot-2"), None)],
+)
+def test_xid_while_the_agent_was_stopped_is_of_the_gpu_read_before(boots: tuple[str, ...], uuid: str | None) -> None:
+    """The log is read before the driver. After a boot, another card can be at the address."""
+    empty = World({"nvml": (Lane.FAST,)}).state
+    saved: SavedEvents | None = None
+    for boot in boots:
+        machine = Machine(saved, boot=boot)
+        if saved is None:
+            sample = machine.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"})
+            machine.timeline.take(machine.outcome("nvml", Lane.FAST, Round(samples=(sample,))), machine.state)
+        saved = machine.timeline.state_to_save(machine.state)
+    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(log_event(1),))), empty)
+    (event,) = machine.emit_pending()
+    assert event.view is not None
+    assert (event.view.uuid, event.view.pci_address) == (uuid, gpu(0).pci_address)
+
+
+def test_xid_before_the_first_pass_of_its_gpu_is_named_by_it() -> None:
+    machine, empty = Machine(), World({"nvml": (Lane.FAST,)}).state
+    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(log_event(1),))), empty)
+    machine.clock.advance(1)
+    sample = machine.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"})
+    machine.timeline.take(machine.outcome("nvml", Lane.FAST, Round(samples=(sample,))), empty)
+    (event,) = machine.emit_pending()
+    assert (event.view, event.code) == (gpu(0), 79)
+
+
 def test_xids_are_counted_by_code_and_zero_means_none() -> None:
     machine = Machine()
     machine.emit_pending()

@@ -36,6 +36,13 @@ def test_counts_of_an_address_are_added_to_those_of_the_uuid(at: int, last: int)
     assert total_and_last(counts, UNNAMED) == (3, last)
 
 
+def test_xid_of_an_address_is_of_the_gpu_that_was_named_there() -> None:
+    counts = XidCounts(since=1)
+    counts.add([event(gpu(0), 79)])
+    counts.add([event(UNNAMED, 119, at=200)])
+    assert total_and_last(counts, gpu(0)) == total_and_last(counts, UNNAMED) == (2, 119)
+
+
 def test_counts_are_bounded() -> None:
     counts = XidCounts(since=1)
     counts.add(event(gpu(0), code) for code in range(MAX_CODES + 1))

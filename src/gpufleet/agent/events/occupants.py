@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.fleet.device_events import MAX_DEVICES
 from gpufleet.model.reading import Sample
-from gpufleet.model.view import View, ViewKind
+from gpufleet.model.view import View, ViewKind, view_of_key
 
 
 class Occupant(msgspec.Struct, frozen=True):
@@ -17,11 +17,13 @@ class Occupant(msgspec.Struct, frozen=True):
         key: its view key.
         since: its first reading there, nanoseconds since 1970.
         before: view key of the GPU that was read there before it, or empty.
+        boot: id of the newest boot in which it was read there, or empty.
     """
 
     key: str
     since: int
     before: str = ""
+    boot: str = ""
 
 
 class Occupants:
@@ -31,9 +33,10 @@ class Occupants:
         known: PCI address to the GPU that was last read there by its UUID; `MAX_DEVICES` at most.
     """
 
-    def __init__(self, known: Mapping[str, Occupant] = MappingProxyType({})) -> None:
-        """Start with those of before the agent's start."""
+    def __init__(self, known: Mapping[str, Occupant] = MappingProxyType({}), *, boot: str = "") -> None:
+        """Take those from before the agent's start, and the id of this boot."""
         self.known = dict(known)
+        self._boot = boot
 
     def note(self, sample: Sample) -> None:
         """Record the GPU of a sample, if the sample names it by its UUID."""
@@ -43,9 +46,11 @@ class Occupants:
         before = self.known.get(view.pci_address)
         if before is None or before.key != view.key:
             key_before = "" if before is None else before.key
-            self.known[view.pci_address] = Occupant(view.key, sample.measured_at, key_before)
+            self.known[view.pci_address] = Occupant(view.key, sample.measured_at, key_before, self._boot)
             if len(self.known) > MAX_DEVICES:
                 del self.known[next(iter(self.known))]
+        elif before.boot != self._boot:
+            self.known[view.pci_address] = msgspec.structs.replace(before, boot=self._boot)
 
     def key(self, view: View, at: int) -> str:
         """Return the key of a device; of a GPU without UUID, that of the GPU at its address at a time.
@@ -60,6 +65,16 @@ class Occupants:
         if occupant is None:
             return view.key
         return occupant.before if occupant.before and at < occupant.since else occupant.key
+
+    def named(self, view: View) -> View:
+        """Return a view with the UUID of the GPU that was read at its address in this boot; else the view.
+
+        In another boot, another card can be there.
+        """
+        occupant = None if view.uuid is not None or view.kind is not ViewKind.GPU else self._at(view)
+        if occupant is None or not self._boot or occupant.boot != self._boot:
+            return view
+        return msgspec.structs.replace(view, uuid=view_of_key(occupant.key).uuid)
 
     def is_replaced(self, view: View, failed_at: int) -> bool:
         """Return whether another GPU than before was read after the failure of a GPU that has no UUID."""

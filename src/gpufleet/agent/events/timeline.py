@@ -46,7 +46,7 @@ class Timeline:
         old = saved if saved is not None and boot and saved.boot == boot else None
         self._xids = old.xids if old else XidCounts(since=clock.now_ns())
         self._seen_seq = old.log_seq if old else -1
-        self._occupants = Occupants(saved.occupants if saved else {})
+        self._occupants = Occupants(saved.occupants if saved else {}, boot=boot)
         self._changes = ChangeDetector(
             self._occupants,
             driver=saved.driver if saved else "",
@@ -87,9 +87,14 @@ class Timeline:
             found += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
         if done.inventory is not None:
             found += self._changes.of_bus(done.inventory, outcome.ended_at)
+        for sample in own:
+            if sample.view is not None and sample.view.key in new:
+                self._name(sample.view)
         for event in found:
-            event = with_xid_meaning(msgspec.structs.replace(event, view=_resolve(event.view, state)))
-            self._group(event, now, is_failed)
+            view = _resolve(event.view, state)
+            if event.kind == EventKind.XID and view is not None:
+                view = self._occupants.named(view)  # the log is read before the driver
+            self._group(with_xid_meaning(msgspec.structs.replace(event, view=view)), now, is_failed)
         self._end(self._failures.expire(is_failed), now)
         for sample in done.samples:
             self._resume(sample, state, now)
@@ -160,12 +165,17 @@ class Timeline:
             return
         is_repeated = False
         if is_failure(event):
-            if event.view is not None and self._groups.name(event.view):
-                self._failures.name(event.view)
+            if event.view is not None:
+                self._name(event.view)
             is_repeated = self._failures.is_repeated(event, is_failed)
             if event.view is not None and not is_repeated and log_seq(event) is not None:
                 self._unended[event.view.key] = _Unended(event.view, event)
         self._groups.take(event, now, is_repeated=is_repeated)
+
+    def _name(self, view: View) -> None:
+        """Name the device of held events, and of their failures, that had its address only."""
+        if self._groups.name(view):
+            self._failures.name(view)
 
     def _resume(self, sample: Sample, state: AgentState, now: float) -> None:
         """Add the event of a failure that a sample shows, if no known failure of the device has one."""

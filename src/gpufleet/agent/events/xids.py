@@ -28,7 +28,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
         since: start of counting, nanoseconds since 1970.
         counts: view key to XID to count.
         last: view key to the newest XID and its time.
-        places: PCI address to the view key of the GPU that was last read there by its UUID, or had an XID since.
+        places: PCI address to the view key of the GPU that a reader or an XID last named there by its UUID.
     """
 
     since: int
@@ -41,7 +41,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
         for event in events:
             if event.kind != EventKind.XID or event.view is None:
                 continue
-            key = event.view.key
+            key = self._key(event.view)
             if key not in self.counts and len(self.counts) >= MAX_DEVICES:
                 continue
             self.since = min(self.since, event.at)
@@ -50,7 +50,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
                 of_device[event.code] = of_device.get(event.code, 0) + int(event.attributes.get("count", "1"))
             if key not in self.last or self.last[key][1] <= event.at:
                 self.last[key] = (event.code, event.at)
-            if event.view.pci_address is not None:
+            if event.view.uuid and event.view.pci_address:
                 self.places[event.view.pci_address] = key
 
     def place(self, view: View) -> None:
@@ -67,13 +67,10 @@ class XidCounts(msgspec.Struct, kw_only=True):
             self.last[after] = last
 
     def values(self, view: View, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
-        """Return the XID readings of a device, and its counts by XID.
-
-        A lost GPU can be known by its address only, while the kernel log has its UUID.
-        """
+        """Return the XID readings of a device, and its counts by XID."""
         if not watched:
             return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NO_WATCHER), ()
-        key = view.key if view.uuid else self.places.get(view.pci_address or "", view.key)
+        key = self._key(view)
         counts = self.counts.get(key, {})
         last = self.last.get(key)
         values: dict[str, Value | Absent] = {
@@ -83,6 +80,10 @@ class XidCounts(msgspec.Struct, kw_only=True):
             XID_SINCE: self.since / NANOS,
         }
         return values, tuple(DimValue(XID_ERRORS, (str(code),), count) for code, count in sorted(counts.items()))
+
+    def _key(self, view: View) -> str:
+        """Return the key of a GPU; of one without UUID, that of the GPU at its address. A lost GPU can have no UUID."""
+        return view.key if view.uuid else self.places.get(view.pci_address or "", view.key)
 
 
 def with_xid_meaning(event: Event) -> Event:
