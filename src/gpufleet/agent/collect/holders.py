@@ -37,12 +37,12 @@ class SavedHoldings(msgspec.Struct, kw_only=True):
     """Holdings that survive a restart of the agent.
 
     Attributes:
-        boot: id of the boot of the machine that `names` belong to.
+        boot: id of the boot of the machine.
         saved_at: nanoseconds since 1970.
         holdings: the present holdings at that time.
         ended: ended holdings that are not in the queue to the hub yet.
         slurm_nodes: SLURM's names of this machine.
-        names: device names of the holder sources.
+        names: device names of the holder sources with their devices, in this boot.
     """
 
     boot: str

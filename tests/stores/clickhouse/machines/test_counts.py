@@ -241,9 +241,10 @@ def test_driver_without_gpus_counts_zero_and_no_driver_is_unknown(store: ClickHo
     no_count: dict[str, Value | Absent] = {
         "nvidia_driver_state": "no_supported_gpu", "nvidia_devices": Absent(Reason.NO_SUPPORTED_GPU)
     }  # fmt: skip
+    hostile: dict[str, Value | Absent] = {"nvidia_driver_state": "ok", "nvidia_devices": 2**63}
     bus = MachinePart(machine=0, inventory=list(FUNCTIONS))
     counted = []
-    for second, values in enumerate((None, no_driver, no_gpus, None, no_driver, no_count, None)):
+    for second, values in enumerate((None, no_driver, no_gpus, None, no_driver, no_count, None, hostile)):
         at = T0 + second * NANOS
         samples = [sample(VIEWS[2], "pci", has_value=False)]
         if values is not None:
@@ -255,7 +256,7 @@ def test_driver_without_gpus_counts_zero_and_no_driver_is_unknown(store: ClickHo
         found = [store.known_gpus()[cluster], restarted.known(())[cluster]]
         assert [one.pci for one in found] == [2, 2]
         counted.append([one.nvml for one in found])
-    assert counted == [[None, None], [None, None], [0, 0], [0, 0], [None, None], [0, 0], [0, 0]]
+    assert counted == [[None, None], [None, None], [0, 0], [0, 0], [None, None], [0, 0], [0, 0], [None, None]]
     assert cluster not in store.known_gpus(["m"])
 
 

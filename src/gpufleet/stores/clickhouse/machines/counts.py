@@ -355,11 +355,11 @@ def _driver_gpus(group: ValueGroup) -> NumericArray:
 
 
 def _whole_numbers(group: ValueGroup, metric: Metric, none: int) -> NumericArray:
-    """Return the value of each row, a state by its stored number; `none` for no value."""
+    """Return the value of each row, at most 2^31, a state by its stored number; `none` for no value."""
     if metric.id not in group.metrics:
         return np.full(group.count, none)
     found = np.array(group.columns[group.metrics.index(metric.id)], np.float64)  # None becomes NaN
-    return np.where(np.isnan(found), none, found).astype(np.int64)
+    return np.where(np.isnan(found), none, np.minimum(found, 2**31)).astype(np.int64)  # a sender can send 2^64 - 1
 
 
 def bus_reports(inventory: Columns) -> BusReports:
