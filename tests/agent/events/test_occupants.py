@@ -52,24 +52,37 @@ def test_gpu_that_another_one_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("boots", "uuid"),
+    ("boots", "views", "uuid"),
     [
-        (["b1"], gpu(0).uuid),
-        (["b1", "b2"], None),
-        (["b1", "b2", "b2"], None),
-        (["b1", "b2 read", "b2"], gpu(0).uuid),
-        ([""], None),
+        (["b1"], [UNNAMED], gpu(0).uuid),
+        (["b1"], [], None),
+        (["b1"], [UNNAMED, OTHER], None),
+        (["b1"], [OTHER, UNNAMED], OTHER.uuid),
+        (["b1", "b2"], [UNNAMED], None),
+        (["b1", "b2", "b2"], [UNNAMED], None),
+        (["b1", "b2"], [gpu(0), UNNAMED], gpu(0).uuid),
+        ([""], [UNNAMED], None),
     ],
-    ids=["same boot", "another boot", "not read since a boot", "read since a boot", "boot unknown"],
+    ids=[
+        "lost",
+        "not read",
+        "named",
+        "exchanged, lost",
+        "boot",
+        "start after a boot",
+        "read since a boot",
+        "boot unknown",
+    ],
 )
-def test_gpu_without_uuid_has_that_of_this_boot(boots: list[str], uuid: str | None) -> None:
+def test_gpu_that_a_reader_cannot_name_is_that_of_this_boot(
+    boots: list[str], views: list[View], uuid: str | None
+) -> None:
     known = Occupants(boot=boots[0])
     known.note(sample(gpu(0), 10))
     for boot in boots:
-        name, _, read = boot.partition(" ")
-        known = Occupants(known.known, boot=name)
-        if read:
-            known.note(sample(gpu(0), 20))
+        known = Occupants(known.known, boot=boot)
+    for view in views:
+        known.note(sample(view, 20))
     assert known.named(UNNAMED).uuid == uuid
     assert known.named(OTHER) == OTHER
 

@@ -46,6 +46,13 @@ class Machine(World):
         return self.state.views()[gpu(0).key][READER, Lane.EVENT].sample.values[metric]
 
 
+def without_passes(machine: Machine) -> Machine:
+    """Return the machine before the first pass of its readers."""
+    machine.state = World({"nvml": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)}).state
+    machine.state.statuses[READER, Lane.EVENT] = status_before()
+    return machine
+
+
 def log_event(seq: int, code: int = 79, at: int = 1_700_000_000 * 10**9) -> Event:
     view = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=gpu(0).pci_address)
     return Event(view=view, kind="xid", code=code, at=at, attributes={"sources": "kmsg", "log_seq": str(seq)})
@@ -80,12 +87,21 @@ def test_xid_names_the_newest_device_at_its_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("boots", "uuid"),
-    [(("boot-1", "boot-1"), gpu(0).uuid), (("boot-1", "boot-2"), None), (("boot-1", "boot-2", "boot-2"), None)],
+    ("boots", "read", "uuid"),
+    [
+        (("boot-1", "boot-1"), gpu(0).uuid, gpu(0).uuid),
+        (("boot-1", "boot-1"), None, gpu(0).uuid),
+        (("boot-1", "boot-1"), "GPU-new", "GPU-new"),
+        (("boot-1", "boot-2"), gpu(0).uuid, gpu(0).uuid),
+        (("boot-1", "boot-2"), None, None),
+        (("boot-1", "boot-2", "boot-2"), None, None),
+    ],
+    ids=["works", "lost", "exchanged", "works after a boot", "lost after a boot", "lost, second start after a boot"],
 )
-def test_xid_while_the_agent_was_stopped_is_of_the_gpu_read_before(boots: tuple[str, ...], uuid: str | None) -> None:
-    """The log is read before the driver. After a boot, another card can be at the address."""
-    empty = World({"nvml": (Lane.FAST,)}).state
+def test_xid_while_the_agent_was_stopped_is_of_the_gpu_of_the_first_pass(
+    boots: tuple[str, ...], read: str | None, uuid: str | None
+) -> None:
+    """The log is read before the driver. A lost GPU is the one that was read in this boot."""
     saved: SavedEvents | None = None
     for boot in boots:
         machine = Machine(saved, boot=boot)
@@ -93,20 +109,27 @@ def test_xid_while_the_agent_was_stopped_is_of_the_gpu_read_before(boots: tuple[
             sample = machine.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"})
             machine.timeline.take(machine.outcome("nvml", Lane.FAST, Round(samples=(sample,))), machine.state)
         saved = machine.timeline.state_to_save(machine.state)
-    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(log_event(1),))), empty)
-    (event,) = machine.emit_pending()
+    without_passes(machine).report(log_event(1))
+    machine.clock.advance(10)
+    assert machine.emit_pending(everything=False) == ()
+    view = msgspec.structs.replace(gpu(0), uuid=read)
+    sample = machine.sample("nvml", Lane.FAST, view, {"gpu_state": "lost" if read is None else "ok"})
+    machine.timeline.take(machine.outcome("nvml", Lane.FAST, Round(samples=(sample,))), machine.state)
+    machine.clock.advance(5)
+    assert machine.timeline.due_in() == 0
+    (event,) = machine.emit_pending(everything=False)
     assert event.view is not None
     assert (event.view.uuid, event.view.pci_address) == (uuid, gpu(0).pci_address)
 
 
-def test_xid_before_the_first_pass_of_its_gpu_is_named_by_it() -> None:
-    machine, empty = Machine(), World({"nvml": (Lane.FAST,)}).state
-    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(log_event(1),))), empty)
+def test_xid_waits_15_seconds_for_the_first_pass() -> None:
+    machine = without_passes(Machine())
+    machine.report(log_event(1))
+    machine.clock.advance(14)
+    assert machine.emit_pending(everything=False) == ()
     machine.clock.advance(1)
-    sample = machine.sample("nvml", Lane.FAST, gpu(0), {"gpu_state": "ok"})
-    machine.timeline.take(machine.outcome("nvml", Lane.FAST, Round(samples=(sample,))), empty)
-    (event,) = machine.emit_pending()
-    assert (event.view, event.code) == (gpu(0), 79)
+    (event,) = machine.emit_pending(everything=False)
+    assert event.view == log_event(1).view
 
 
 def test_xids_are_counted_by_code_and_zero_means_none() -> None:

@@ -36,11 +36,14 @@ def test_counts_of_an_address_are_added_to_those_of_the_uuid(at: int, last: int)
     assert total_and_last(counts, UNNAMED) == (3, last)
 
 
-def test_xid_of_an_address_is_of_the_gpu_that_was_named_there() -> None:
+def test_gpu_without_uuid_has_the_xids_of_its_address_and_of_the_gpu_named_there() -> None:
     counts = XidCounts(since=1)
-    counts.add([event(gpu(0), 79)])
-    counts.add([event(UNNAMED, 119, at=200)])
-    assert total_and_last(counts, gpu(0)) == total_and_last(counts, UNNAMED) == (2, 119)
+    counts.add([event(gpu(0), 79), event(UNNAMED, 119, at=200)])
+    assert total_and_last(counts, gpu(0)) == (1, 79)
+    assert total_and_last(counts, UNNAMED) == (2, 119)
+    exchanged = msgspec.structs.replace(gpu(0), uuid="GPU-new")
+    counts.place(exchanged)
+    assert (total_and_last(counts, gpu(0)), total_and_last(counts, exchanged)) == ((1, 79), (1, 119))
 
 
 def test_counts_are_bounded() -> None:

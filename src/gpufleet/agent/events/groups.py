@@ -74,9 +74,15 @@ class EventGroup(msgspec.Struct):
 
 
 class EventGroups:
-    """Groups that are held, and recently emitted ones."""
+    """Groups that are held, and recently emitted ones.
+
+    Attributes:
+        unnamed_seconds: time for which an event of a device without UUID is held. Until the first passes of the readers
+            it can be longer than `HOLD_SECONDS`: they can name the device.
+    """
 
     def __init__(self) -> None:
+        self.unnamed_seconds = HOLD_SECONDS
         self._groups: dict[tuple[str, str, int], list[EventGroup]] = {}
         self._due: list[Event] = []
 
@@ -127,8 +133,8 @@ class EventGroups:
         """Return the seconds until an event is due, or None if no group is held."""
         if self._due:
             return 0.0
-        opened = [group.opened for group in self._all() if not group.emitted]
-        return max(0.0, min(opened) + HOLD_SECONDS - now) if opened else None
+        due = [self._due_at(group) for group in self._all() if not group.emitted]
+        return max(0.0, min(due) - now) if due else None
 
     def held_log_seq(self) -> int | None:
         """Return the lowest kernel log record in a held group, or None."""
@@ -139,11 +145,16 @@ class EventGroups:
         """Return the events that are due, oldest first. With `everything`, all held groups are due."""
         left, self._due = self._due, []
         for group in self._all():
-            if not group.emitted and (everything or now - group.opened >= HOLD_SECONDS):
+            if not group.emitted and (everything or now >= self._due_at(group)):
                 left.append(group.event())
                 group.emitted = max(group.counts.values())
         self._expire(now)
         return sorted(left, key=lambda event: event.at)
+
+    def _due_at(self, group: EventGroup) -> float:
+        view = next(iter(group.events.values())).view
+        is_named = view is None or view.uuid is not None
+        return group.opened + (HOLD_SECONDS if is_named else self.unnamed_seconds)
 
     def _end_opposite(self, event: Event) -> None:
         """Record the end of the failures of a recovered device, or of the recoveries of a failed one."""

@@ -37,12 +37,18 @@ class Occupants:
         """Take those from before the agent's start, and the id of this boot."""
         self.known = dict(known)
         self._boot = boot
+        self._unnamed: set[str] = set()  # addresses whose newest sample since the start has no UUID
 
     def note(self, sample: Sample) -> None:
-        """Record the GPU of a sample, if the sample names it by its UUID."""
+        """Record the GPU of a sample of a reader."""
         view = sample.view
-        if view is None or view.kind is not ViewKind.GPU or view.uuid is None or view.pci_address is None:
+        if view is None or view.kind is not ViewKind.GPU or view.pci_address is None:
             return
+        if view.uuid is None:
+            if len(self._unnamed) < MAX_DEVICES:
+                self._unnamed.add(view.pci_address)
+            return
+        self._unnamed.discard(view.pci_address)
         before = self.known.get(view.pci_address)
         if before is None or before.key != view.key:
             key_before = "" if before is None else before.key
@@ -67,12 +73,13 @@ class Occupants:
         return occupant.before if occupant.before and at < occupant.since else occupant.key
 
     def named(self, view: View) -> View:
-        """Return a view with the UUID of the GPU that was read at its address in this boot; else the view.
+        """Return the view of a GPU that a reader cannot name, with the UUID that was read there in this boot.
 
-        In another boot, another card can be there.
+        Any other view is returned as it is. In another boot, or before a first sample, another card can be there: cards
+        are exchanged also while a virtual machine runs.
         """
         occupant = None if view.uuid is not None or view.kind is not ViewKind.GPU else self._at(view)
-        if occupant is None or not self._boot or occupant.boot != self._boot:
+        if occupant is None or view.pci_address not in self._unnamed or occupant.boot != self._boot or not self._boot:
             return view
         return msgspec.structs.replace(view, uuid=view_of_key(occupant.key).uuid)
 

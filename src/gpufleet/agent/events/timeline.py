@@ -11,7 +11,7 @@ from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.events.changes import ChangeDetector
 from gpufleet.agent.events.event_file import LastPasses, SavedEvents
 from gpufleet.agent.events.failures import DeviceFailures, is_failure, is_recovery
-from gpufleet.agent.events.groups import STATE_SECONDS, EventGroups, log_seq
+from gpufleet.agent.events.groups import HOLD_SECONDS, STATE_SECONDS, EventGroups, log_seq
 from gpufleet.agent.events.occupants import Occupants
 from gpufleet.agent.events.xids import XidCounts, with_xid_meaning
 from gpufleet.fleet.device_events import FAILURE_OF_STATE
@@ -56,6 +56,7 @@ class Timeline:
             energies=old.last.energies if old else {},
         )
         self._groups = EventGroups()
+        self._groups.unnamed_seconds = STATE_SECONDS  # the log is read before the driver
         self._failures = DeviceFailures()
         self._unended = _unended_failures(saved, self._occupants) if saved else {}
         for one in self._unended.values() if old else ():
@@ -89,11 +90,13 @@ class Timeline:
             found += self._changes.of_bus(done.inventory, outcome.ended_at)
         for sample in own:
             if sample.view is not None and sample.view.key in new:
-                self._name(sample.view)
+                self._name(self._occupants.named(sample.view))
+        if not state.missing():
+            self._groups.unnamed_seconds = HOLD_SECONDS
         for event in found:
             view = _resolve(event.view, state)
             if event.kind == EventKind.XID and view is not None:
-                view = self._occupants.named(view)  # the log is read before the driver
+                view = self._occupants.named(view)
             self._group(with_xid_meaning(msgspec.structs.replace(event, view=view)), now, is_failed)
         self._end(self._failures.expire(is_failed), now)
         for sample in done.samples:

@@ -1,5 +1,6 @@
 """XIDs of a machine's GPUs since its boot: their counts, and what they mean. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -41,7 +42,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
         for event in events:
             if event.kind != EventKind.XID or event.view is None:
                 continue
-            key = self._key(event.view)
+            key = event.view.key
             if key not in self.counts and len(self.counts) >= MAX_DEVICES:
                 continue
             self.since = min(self.since, event.at)
@@ -67,23 +68,22 @@ class XidCounts(msgspec.Struct, kw_only=True):
             self.last[after] = last
 
     def values(self, view: View, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
-        """Return the XID readings of a device, and its counts by XID."""
+        """Return the XID readings of a device, and its counts by XID.
+
+        A lost GPU can have no UUID: it has the XIDs of its address, and of the GPU that was last named there.
+        """
         if not watched:
             return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NO_WATCHER), ()
-        key = self._key(view)
-        counts = self.counts.get(key, {})
-        last = self.last.get(key)
+        keys = {view.key, view.key if view.uuid else self.places.get(view.pci_address or "", view.key)}
+        counts = sum((Counter(self.counts.get(key, {})) for key in keys), Counter[int]())
+        last = max((self.last[key] for key in keys & self.last.keys()), key=lambda one: one[1], default=None)
         values: dict[str, Value | Absent] = {
-            XID_ALL: sum(counts.values()),
+            XID_ALL: counts.total(),
             XID_LAST: NONE_YET if last is None else last[0],
             XID_LAST_AT: NONE_YET if last is None else last[1] / NANOS,
             XID_SINCE: self.since / NANOS,
         }
         return values, tuple(DimValue(XID_ERRORS, (str(code),), count) for code, count in sorted(counts.items()))
-
-    def _key(self, view: View) -> str:
-        """Return the key of a GPU; of one without UUID, that of the GPU at its address. A lost GPU can have no UUID."""
-        return view.key if view.uuid else self.places.get(view.pci_address or "", view.key)
 
 
 def with_xid_meaning(event: Event) -> Event:
