@@ -5,7 +5,7 @@ receipt; both pass the verdict in, so the merge itself is the same code and need
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -460,16 +460,14 @@ def has_readings(stored: StoredSample) -> bool:
     return any(not isinstance(value, Absent) or value.reason is not Reason.NO_DATA for value in values)
 
 
-def device_samples(
-    samples: Sequence[StoredSample], reads: Callable[[StoredSample], bool] = has_readings
-) -> dict[str, DeviceSamples]:
-    """Return the samples of the devices of `device_views`, by key; `reads` is that of `unit_in_slot`."""
+def device_samples(samples: Sequence[StoredSample]) -> dict[str, DeviceSamples]:
+    """Return the samples of the devices of `device_views`, by key."""
     by_key = _by_view(samples)
     gone = _gone(by_key)
     units = {key: DeviceSamples(newest_view(of_view), of_view) for key, of_view in by_key.items() if key not in gone}
     keys: dict[str, str] = {}
     for shared in shared_slots({key: unit.view for key, unit in units.items()}):
-        unit = unit_in_slot([one for key in shared for one in units.pop(key).samples], reads)
+        unit = unit_in_slot([one for key in shared for one in units.pop(key).samples])
         units[unit.view.key] = unit
         keys |= dict.fromkeys(unit.keys, unit.view.key)
     return {key: unit._replace(view=with_parent_key(unit.view, keys)) for key, unit in units.items()}
@@ -543,9 +541,7 @@ def shared_slots(views: Mapping[str, View]) -> list[list[str]]:
     return [keys for keys in slots.values() if len(keys) > 1]
 
 
-def unit_in_slot(
-    samples: Sequence[StoredSample], reads: Callable[[StoredSample], bool] = has_readings
-) -> DeviceSamples:
+def unit_in_slot(samples: Sequence[StoredSample]) -> DeviceSamples:
     """Return the GPU that is in a slot now, by the rule of `slot_keys`.
 
     A GPU that was lost before the agent's start has no UUID for the reader that reports the loss, and can have one for
@@ -553,14 +549,13 @@ def unit_in_slot(
 
     Args:
         samples: newest samples under all keys of the slot; `received_at` by the clock of the caller.
-        reads: returns whether a sample has a reading; see `KeyReport`.
     """
     reports: dict[tuple[str, str], KeyReport] = {}
     for stored in samples:
         view, reader = stored.sample.view, stored.sample.reader
         assert view is not None
         is_listing = view.side is Side.PCI_ONLY
-        order = stored.sample.measured_at, reads(stored), stored.received_at
+        order = stored.sample.measured_at, has_readings(stored), stored.received_at
         report = KeyReport(view.key, view.uuid is not None, reader, is_listing, *order)
         reports[view.key, reader] = max(report, reports.get((view.key, reader), report))
     counted = slot_keys(reports.values()).reports

@@ -14,7 +14,7 @@ from gpufleet.hub.query.records import (
     count_shown,
     gpu_records,
     node_gpus,
-    summary_devices,
+    values_decide,
     with_metrics,
 )
 from gpufleet.model.absence import Absent, Reason
@@ -120,7 +120,8 @@ def test_gpu_that_one_reader_lost_is_not_reporting(age: int, reporting: int) -> 
         for one in stored
     ]
     freshness = Freshness(NOW, 90.0, ())
-    assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, reporting)
+    assert count_gpus(summaries, freshness) == (1, reporting)
+    assert not values_decide(stored)
     assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, reporting)
 
 
@@ -135,14 +136,8 @@ def test_gpu_lost_under_its_address_is_not_reporting() -> None:
         )
         for reader, view in views.items()
     ]
-    summaries = [
-        SampleSummary(
-            stored=one, has_totals=one.sample.reader == "dcgm", is_lost=True if one.sample.reader == "nvml" else None
-        )
-        for one in stored
-    ]
     freshness = Freshness(NOW, 90.0, ())
-    assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, 0)
+    assert values_decide(stored)
     assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, 0)
 
 
@@ -160,16 +155,8 @@ def test_gpu_whose_series_end_with_a_loss_under_its_address_is_not_reporting() -
         )
         for view, reader, values in rows
     ]
-    summaries = [
-        SampleSummary(
-            stored=msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, values={})),
-            has_totals="gpu_power_watts" in one.sample.values,
-            is_lost=True if one.sample.values.get("gpu_state") == "lost" else None,
-        )
-        for one in stored
-    ]
     freshness = Freshness(NOW, 90.0, ())
-    assert count_gpus(summaries, summary_devices(summaries), freshness) == (1, 0)
+    assert values_decide(stored)
     assert count_shown(gpu_records(NODE, stored, freshness, lambda _, __: 0.0)) == (1, 0)
 
 

@@ -31,10 +31,9 @@ from gpufleet.hub.query.records import (
     count_shown,
     gpu_records,
     machine_freshness,
-    may_duplicate_gpus,
     node_gpus,
     node_record,
-    summary_devices,
+    values_decide,
     with_age,
     with_metrics,
     with_numa_nodes,
@@ -264,8 +263,8 @@ class FleetPages:
     ) -> dict[str, tuple[int, int]]:
         """Return (GPUs, reporting GPUs) of each machine, consistent with `gpus_of`."""
         summaries = _per_cluster(machines, self._store.sample_summaries)
-        devices = {one.id: summary_devices(summaries.get(one.id, ())) for one in machines}
-        ambiguous = [one for one in machines if may_duplicate_gpus(found.view for found in devices[one.id].values())]
+        of_machine = {one.id: [found.stored for found in summaries.get(one.id, ())] for one in machines}
+        ambiguous = [one for one in machines if values_decide(of_machine[one.id])]
         stored = _per_cluster(ambiguous, self._store.latest_of)
         counts = {}
         for one in machines:
@@ -273,7 +272,7 @@ class FleetPages:
             if one.id in stored:
                 counts[one.id] = count_shown(gpu_records(one, stored[one.id], freshness, instant.behind))
             else:
-                counts[one.id] = count_gpus(summaries.get(one.id, ()), devices[one.id], freshness)
+                counts[one.id] = count_gpus(summaries.get(one.id, ()), freshness)
         return counts
 
     def _find(self, cluster: str | None, name_or_id: str) -> list[MachineRecord]:

@@ -1,14 +1,13 @@
 """Records of nodes, GPUs and senders, and the coverage of clusters: reporting against expected GPUs."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.fleet.devices import NAME_METRICS
 from gpufleet.fleet.readings import (
     STATE,
-    DeviceSamples,
     Freshness,
     StateReport,
     all_stale,
@@ -35,7 +34,7 @@ from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
-from gpufleet.model.view import View, ViewKind
+from gpufleet.model.view import ViewKind
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import ClusterRegistry
 from gpufleet.ports.store import FleetStore
@@ -69,11 +68,9 @@ NODE_METRICS = frozenset({*NAME_METRICS, STATE, "gpu_utilization_ratio", "gpu_po
 def with_metrics(stored: Sequence[StoredSample], metrics: Collection[str]) -> tuple[StoredSample, ...]:
     """Return samples with the values of these metrics only, and none with dimensions.
 
-    A machine keeps all values if only its index identifies a GPU, or if a slot has several keys: the values decide
-    which of its GPUs are shown.
+    A machine keeps all values if they decide which of its GPUs are shown.
     """
-    views = known_views(stored)
-    if any(view.kind is ViewKind.GPU and not view.named for view in views.values()) or shared_slots(views):
+    if values_decide(stored):
         return tuple(stored)
     return tuple(
         msgspec.structs.replace(
@@ -140,15 +137,14 @@ def _slot_of(device: AnswerDevice) -> str:
     return device.pci_address or str(reading and reading.value)
 
 
-def summary_devices(summaries: Sequence[SampleSummary]) -> dict[str, DeviceSamples]:
-    """Return the samples of a machine's devices by key; see `device_samples`."""
-    with_readings = {id(one.stored) for one in summaries if one.has_totals or one.is_lost is not None}
-    return device_samples([one.stored for one in summaries], lambda stored: id(stored) in with_readings)
+def values_decide(stored: Sequence[StoredSample]) -> bool:
+    """Return whether values decide which GPUs of a machine are shown.
 
-
-def may_duplicate_gpus(views: Iterable[View]) -> bool:
-    """Return whether a machine has identified and unidentified GPUs: values decide which are shown."""
-    return len({view.named for view in views if view.kind is ViewKind.GPU}) > 1
+    They do if it has identified and unidentified GPUs, or a slot with several keys.
+    """
+    views = known_views(stored)
+    named = {view.named for view in views.values() if view.kind is ViewKind.GPU}
+    return len(named) > 1 or bool(shared_slots(views))
 
 
 def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
@@ -157,15 +153,13 @@ def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
     return len(gpus), aggregate(gpus).reporting
 
 
-def count_gpus(
-    summaries: Sequence[SampleSummary], devices: Mapping[str, DeviceSamples], freshness: Freshness
-) -> tuple[int, int]:
+def count_gpus(summaries: Sequence[SampleSummary], freshness: Freshness) -> tuple[int, int]:
     """Return the number of GPUs of a machine, and of those with a current number that contributes to totals.
 
-    A GPU whose state is `lost` does not report. Not for machines with `may_duplicate_gpus`. `devices` are those of
-    `summary_devices`.
+    A GPU whose state is `lost` does not report. Not for machines with `values_decide`.
     """
-    gpus = {key: one.samples for key, one in devices.items() if one.view.kind is ViewKind.GPU}
+    units = device_samples([one.stored for one in summaries])
+    gpus = {key: one.samples for key, one in units.items() if one.view.kind is ViewKind.GPU}
     if not any(freshness.is_live(one.stored.received_at) for one in summaries):
         return len(gpus), 0
     summary_of = {id(one.stored): one for one in summaries if freshness.is_current(one.stored)}

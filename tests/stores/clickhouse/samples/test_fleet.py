@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.attribution.claims import Claims
@@ -19,7 +19,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
 from gpufleet.model.machine import Machine, PciFunction
-from gpufleet.model.reading import Reading, Sample
+from gpufleet.model.reading import Reading, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
@@ -67,6 +67,13 @@ def fleets(draw: st.DrawFn) -> list[tuple[str, list[Sample], int]]:
     return found
 
 
+ABSENT: dict[str, Value | Absent] = {"gpu_memory_used_bytes": Absent(Reason.NO_DRIVER)}
+TWO_KEYS = [
+    Sample(view=VIEWS[1], reader="host", lane=Lane.FAST, measured_at=T0, values=ABSENT),
+    Sample(view=VIEWS[2], reader="host", lane=Lane.STATIC, measured_at=T0, values={"gpu_memory_reserved_bytes": 1}),
+]
+"""A GPU under two keys of one reader, at one instant."""
+
 numbers = iter(range(10**9))
 
 
@@ -86,6 +93,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRegistry]:
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(fleets())
+@example([("m0", TWO_KEYS, T0)])
 def test_summaries_equal_a_count_over_all_values(
     store: ClickHouseStore, registry: SqlRegistry, fleet: list[tuple[str, list[Sample], int]]
 ) -> None:
