@@ -67,6 +67,27 @@ def result_of(steps: Generator[None, None, T]) -> T:
             return result
 
 
+async def run_until(event: asyncio.Event, guests: GuestSupervisor) -> None:
+    task = asyncio.create_task(guests.run(lambda: None))
+    try:
+        async with asyncio.timeout(30):
+            await event.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def guests_with(*paths: AccessPath, source: ScriptedSource | None = None) -> GuestSupervisor:
+    """Return the guests of a source, read over these access paths every 10 ms."""
+    return GuestSupervisor(
+        [source or ScriptedSource()],
+        connect=lambda _: GuestAccess(gpus=paths, host=(), links=()),
+        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
+        clock=SystemClock(),
+        collects=True,
+    )
+
+
 def reader_of(name: str, passes: list[tuple[str, str | float]], exhausted: asyncio.Event) -> ScriptedReader:
     """Return a reader that answers in its turn.
 
@@ -95,20 +116,8 @@ async def test_loss_and_recovery_of_a_guests_gpu_are_events() -> None:
     ]
     exhausted = asyncio.Event()
     paths = tuple(AccessPath(name=name, reader=reader_of(name, passes, exhausted)) for name in ("dcgm", "nvidia_smi"))
-    guests = GuestSupervisor(
-        [ScriptedSource()],
-        connect=lambda _: GuestAccess(gpus=paths, host=(), links=()),
-        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
-        clock=SystemClock(),
-        collects=True,
-    )
-    task = asyncio.create_task(guests.run(lambda: None))
-    try:
-        async with asyncio.timeout(30):
-            await exhausted.wait()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    guests = guests_with(*paths)
+    await run_until(exhausted, guests)
     events = [event for report in guests.take("host") for event in report.events]
     assert [(event.kind, event.attributes) for event in events] == [
         ("gpu_lost", {"sources": "dcgm"}),
@@ -129,13 +138,7 @@ async def test_repair_of_a_gpu_by_a_restart_of_its_guest_is_an_event(
 ) -> None:
     passes, exhausted, source = [("dcgm", before)], asyncio.Event(), ScriptedSource()
     path = AccessPath(name="dcgm", reader=reader_of("dcgm", passes, exhausted))
-    guests = GuestSupervisor(
-        [source],
-        connect=lambda _: GuestAccess(gpus=(path,), host=(), links=()),
-        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
-        clock=SystemClock(),
-        collects=True,
-    )
+    guests = guests_with(path, source=source)
 
     async def is_restarted() -> bool:
         listed = result_of(guests.documents("host"))
@@ -180,20 +183,8 @@ async def test_reset_of_a_guests_gpu_was_after_the_last_failure_without_its_uuid
         return Round(samples=(Sample(view=view, reader="dcgm", lane=lane, measured_at=seconds * NANOS, values=values),))
 
     gpus = AccessPath(name="gpus", reader=ScriptedReader("dcgm", read_gpus))
-    guests = GuestSupervisor(
-        [ScriptedSource()],
-        connect=lambda _: GuestAccess(gpus=(gpus,), host=(), links=()),
-        intervals={lane: 0.01 if lane is Lane.FAST else 3600.0 for lane in Lane},
-        clock=SystemClock(),
-        collects=True,
-    )
-    task = asyncio.create_task(guests.run(lambda: None))
-    try:
-        async with asyncio.timeout(30):
-            await exhausted.wait()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    guests = guests_with(gpus)
+    await run_until(exhausted, guests)
     events = [(event.kind, event.code) for report in guests.take("host") for event in report.events]
     assert events == [("gpu_reset", 60)]
 

@@ -76,7 +76,7 @@ class EnergyCounters:
         key = self._occupants.key(view, sample.measured_at)
         before = self.last.get(key, {}).get(sample.reader)
         if value is None or isinstance(value, Absent):
-            if before is not None and _is_failed(value, sample.values.get(STATE, OK)):
+            if before is not None and _shows_failure(value, sample.values.get(STATE, OK)):
                 self.last[key][sample.reader] = msgspec.structs.replace(before, at=sample.measured_at)
             return None
         session = sample.driver_session or (before.session if before is not None else 0)
@@ -112,7 +112,7 @@ class EnergyCounters:
             self._reset_at.pop(first, None)
 
 
-def _is_failed(energy: Absent | None, state: Value | Absent) -> bool:
+def _shows_failure(energy: Absent | None, state: Value | Absent) -> bool:
     """Return whether a pass without the energy counter of a device found that the device does not work."""
     return (energy is not None and is_failure(energy.reason)) or (isinstance(state, str) and state != OK)
 

@@ -17,6 +17,9 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
 
 HOLD_SECONDS = 2.0
+UNNAMED_SECONDS = 15.0
+"""Time for which an event of a device without UUID is held until the first passes of the readers: they can name it."""
+
 SAME_SECONDS = 5.0
 STATE_SECONDS = 15.0
 """Window of a state of a device: each reader observes it in its own pass, every 10 s by default."""
@@ -77,12 +80,11 @@ class EventGroups:
     """Groups that are held, and recently emitted ones.
 
     Attributes:
-        unnamed_seconds: time for which an event of a device without UUID is held. Until the first passes of the readers
-            it can be longer than `HOLD_SECONDS`: they can name the device.
+        unnamed_seconds: time for which an event of a device without UUID is held; `UNNAMED_SECONDS` at first.
     """
 
     def __init__(self) -> None:
-        self.unnamed_seconds = HOLD_SECONDS
+        self.unnamed_seconds = UNNAMED_SECONDS
         self._groups: dict[tuple[str, str, int], list[EventGroup]] = {}
         self._due: list[Event] = []
 

@@ -34,7 +34,7 @@ class Occupants:
     """
 
     def __init__(self, known: Mapping[str, Occupant] = MappingProxyType({}), *, boot: str = "") -> None:
-        """Take those from before the agent's start, and the id of this boot."""
+        """Take the GPUs from before the agent's start, and the id of this boot."""
         self.known = dict(known)
         self._boot = boot
         self._unnamed: set[str] = set()  # addresses whose newest sample since the start has no UUID
@@ -67,7 +67,7 @@ class Occupants:
             view: the device.
             at: nanoseconds since 1970.
         """
-        occupant = None if view.uuid is not None or view.kind is not ViewKind.GPU else self._at(view)
+        occupant = self._of_unnamed(view)
         if occupant is None:
             return view.key
         return occupant.before if occupant.before and at < occupant.since else occupant.key
@@ -78,15 +78,17 @@ class Occupants:
         Any other view is returned as it is. In another boot, or before a first sample, another card can be there: cards
         are exchanged also while a virtual machine runs.
         """
-        occupant = None if view.uuid is not None or view.kind is not ViewKind.GPU else self._at(view)
+        occupant = self._of_unnamed(view)
         if occupant is None or view.pci_address not in self._unnamed or occupant.boot != self._boot or not self._boot:
             return view
         return msgspec.structs.replace(view, uuid=view_of_key(occupant.key).uuid)
 
     def is_replaced(self, view: View, failed_at: int) -> bool:
         """Return whether another GPU than before was read after the failure of a GPU that has no UUID."""
-        occupant = None if view.uuid is not None else self._at(view)
+        occupant = self._of_unnamed(view)
         return occupant is not None and occupant.before != "" and occupant.since > failed_at
 
-    def _at(self, view: View) -> Occupant | None:
-        return self.known.get(view.pci_address or "")
+    def _of_unnamed(self, view: View) -> Occupant | None:
+        """Return the GPU that was last read at the address of a GPU without UUID; None for other views."""
+        is_unnamed = view.kind is ViewKind.GPU and view.uuid is None
+        return self.known.get(view.pci_address or "") if is_unnamed else None

@@ -56,7 +56,6 @@ class Timeline:
             energies=old.last.energies if old else {},
         )
         self._groups = EventGroups()
-        self._groups.unnamed_seconds = STATE_SECONDS  # the log is read before the driver
         self._failures = DeviceFailures()
         self._unended = _unended_failures(saved, self._occupants) if saved else {}
         for one in self._unended.values() if old else ():

@@ -230,7 +230,7 @@ class HoldingTracker:
 
     @property
     def names(self) -> tuple[ResolvedName, ...]:
-        """Names of held devices, to be remembered over a restart: one that is not listed after it is still held."""
+        """Names of held devices, to be remembered over a restart: a device that is not listed then is held."""
         known = [(name, self._seen.get(key)) for name, key in self._resolved.items()]
         return tuple([ResolvedName(name, view) for name, view in known if view is not None])
 
